@@ -19,11 +19,11 @@ from ..core.errors import DamagedFile, EngineUnavailable, StagedFileGone
 from ..core.landing.verdicts import verify_staged
 from ..core.log.coverage import Coverage
 from ..core.log.delivery import Delivery
-from ..core.log.holes import Rows, explain_holes, missing_offsets
+from ..core.log.holes import Missing, Rows, explain_holes, missing_offsets
 from ..core.log.losses import Reading
 from ..core.log.manifest import Manifest, StagedFile
 from ..core.log.plan_step import PlanStep, TopicIds
-from ..core.offsets import OffsetRange, TopicRange
+from ..core.offsets import OffsetRange, Stretches, TopicRange
 from ..core.steps import StepWatcher
 from .attempt import Attempt, Tools, Work
 from .staging_places import Staging, told_if_gone
@@ -135,16 +135,11 @@ def verify_range(topic: str, reading: Reading, staged: Staged, step: PlanStep, w
     """Read the facts of one staged range; return the manifest that they allow, or the laws that they break."""
     offsets, part, attempt, tools = reading.offsets, staged.part_of(reading), work.attempt, work.tools
     file, stretches = _facts(part, staged_name(topic, offsets), work.staging) if part else (None, ())
-    absent = missing_offsets(reading.rest, stretches) if reading.rest else []
-    rows = Rows(reading.rest or offsets, stretches)
-    is_told = rows.are_all_of if staged.is_of_compacted_topic else lambda span: True  # else no record may be missing anyway
-    spans = tools.kafka.read_spans(topic, offsets.partition, absent, tools.isolation_level, is_told)
-    evidence = list(spans)  # before the log's start is asked for: it only ever moves on
-    begins = _log_start(topic, offsets.partition, tools) if absent and staged.is_of_compacted_topic else None
-    missing = explain_holes(absent, evidence, rows, compacted_from=begins)
-    missing = missing._replace(holes=(*reading.lost, *missing.holes))
+    missing = _explain_missing(topic, reading, stretches, staged, tools)
     before, after = staged.ids
-    after = tools.kafka.read_ids(topic) if absent else after  # the evidence must be of the same topic too
+    if missing.holes or missing.unexplained:  # the evidence must be of the same topic too
+        after = tools.kafka.read_ids(topic)
+    missing = missing._replace(holes=(*reading.lost, *missing.holes))
     violations = verify_staged(topic, offsets, file, stretches, missing, (step.ids, before, after))
     if part is not None and not part.is_raw:
         violations.append(
@@ -168,12 +163,26 @@ def verify_range(topic: str, reading: Reading, staged: Staged, step: PlanStep, w
     return manifest, []
 
 
+def _explain_missing(topic: str, reading: Reading, stretches: Stretches, staged: Staged, tools: Tools) -> Missing:
+    """Explain from Kafka's log which offsets of what was read have no row.
+
+    Its batches are read before where it begins is asked for, which only ever moves on.
+    """
+    if reading.rest is None:
+        return Missing(())
+    partition, absent, rows = reading.rest.partition, missing_offsets(reading.rest, stretches), Rows(reading.rest, stretches)
+    is_told = rows.are_all_of if staged.is_of_compacted_topic else lambda span: True  # else no record may be missing anyway
+    evidence = list(tools.kafka.read_spans(topic, partition, absent, tools.isolation_level, is_told))
+    begins = _log_start(topic, partition, tools) if absent and staged.is_of_compacted_topic else None
+    return explain_holes(absent, evidence, rows, compacted_from=begins)
+
+
 def staged_name(topic: str, offsets: OffsetRange) -> str:
     """Return what a range is called below its attempt, which may land the same offsets of several topics."""
     return f"{topic}/{offsets.key}"
 
 
-def _facts(part: parquet.PartFile, name: str, staging: Staging) -> tuple[StagedFile, tuple[tuple[int, int], ...]]:
+def _facts(part: parquet.PartFile, name: str, staging: Staging) -> tuple[StagedFile, Stretches]:
     file = staging.settle(part, name)
     with told_if_gone(file.path), parquet.told_if_damaged(f"staged file {file.path}"):
         return file, parquet.read_stretches(part.path)
