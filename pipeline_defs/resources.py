@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from .adapters.kafka.access import OPEN, Access, read_access
@@ -70,6 +71,9 @@ class Edges:
     told_lag: dict[str, tuple[DagsterInstance, Told | None]] = field(default_factory=dict, init=False)  # by topic
     mirrored: dict[str, tuple[Coverage, int]] = field(default_factory=dict, init=False)  # what moved its group, and when (ms)
     slow_topics: dict[str, OffsetlakeError] = field(default_factory=dict, init=False)  # what kept a tick waiting in vain, last
+    put_off: set[str] = field(default_factory=set, init=False)  # topics that the last tick had no time for
+    tick_turn: Lock = field(default_factory=Lock, init=False)  # of the tick that is at work
+    tick_began: float = field(default=0.0, init=False)  # in seconds of this process
     silent_clusters: dict[str, Any] = field(default_factory=dict, init=False)  # by its servers, of clusters that do not answer
     _lineage_outage: Outage = field(default_factory=Outage, init=False)
     _engines: dict[tuple[tuple[str, str], ...], Engine] = field(default_factory=dict, init=False)

@@ -78,8 +78,10 @@ def find_topic(name: str, found: TopicFiles | None = None) -> Topic:
     if broken := found.find_broken(name):
         raise broken.error
     if found.broken:
-        reasons = "; ".join(each.error.message for each in found.broken)
-        raise UnknownTopic(f"topic {name} is in no defs.yaml that can be used, and may be in one that cannot: {reasons}")
+        reasons = some_of([each.error.message for each in found.broken], 3)
+        raise UnknownTopic(
+            f"topic {name} is in no defs.yaml that can be used, and may be in one that cannot (`offsetlake doctor`): {reasons}"
+        )
     raise UnknownTopic(
         f"topic {name} has no defs.yaml in {find_project()}; known are {some_of(sorted(found.topics)) or 'none'}"
         f"{meant(name, found.topics)}; nothing was written; add {defs_folder(find_project()) / name / 'defs.yaml'}"

@@ -122,6 +122,8 @@ def is_internal(topic: str) -> bool:
 
 def check_topic(topic: str) -> str:
     """Return the topic if Kafka allows the name; a name is a folder of the lake too, so `..` is refused."""
+    if not isinstance(topic, str):
+        raise TypeError(f"it is of type {type(topic).__name__}, expected the topic's name as a text")
     if not is_topic(topic):
         raise ValueError(f"topic name {topic!r} is not one Kafka allows: 1 to 249 of letters, digits, '.', '_', '-'")
     return topic

@@ -154,7 +154,7 @@ class LandedSince:
                 materialization = record.asset_materialization
                 said = materialization.metadata if materialization else {}
                 outcome, value = said.get("outcome"), said.get("rows")
-                if outcome is not None and outcome.value not in NEWLY_LANDED:  # another run has landed it
+                if outcome is None or outcome.value not in NEWLY_LANDED:  # another run has landed it, or a person says so
                     continue
                 ranges += 1
                 rows += int(value.value) if isinstance(value, dg.IntMetadataValue) and value.value else 0

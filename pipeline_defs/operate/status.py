@@ -147,7 +147,8 @@ def find_missing_tick(instance: dg.DagsterInstance, now_ms: int) -> str:
     if tickless is not None and is_silent(tickless):
         server = find_code_server(instance.root_directory)
         which = f"Dagster's code server{f', {server.text},' if server else ''}"
-        return f"wait for {which} which has not ticked for {duration_text(tickless)} (`offsetlake up` ends one that hangs)"
+        since = duration_text(tickless)
+        return f"see whether the definitions load (`dg check defs`), or wait for {which} which has not ticked for {since}"
     is_off = any(each.name == LAND_PENDING and each.status is InstigatorStatus.STOPPED for each in sensors)
     return f"switch on Dagster's sensor {LAND_PENDING}" if is_off else ""
 

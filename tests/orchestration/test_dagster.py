@@ -386,6 +386,24 @@ def test_a_range_above_its_budget_waits_and_a_selection_of_decoded_ranges_is_wha
     assert chosen(every=True) == everything
 
 
+@pytest.mark.parametrize("is_done_elsewhere", [False, True])
+def test_what_somebody_else_has_decoded_is_red_no_more(decoded: World, *, is_done_elsewhere: bool) -> None:
+    """[R-33] Another host, or a run that was killed between the table's commit and its own end."""
+    poisoned = [each for each in decoded.coverage.log.ranges if 199 in each and each.partition == 1]
+    mended = decoded.topic
+    decoded.topic = dataclasses.replace(mended, decode=Decode(value=Side(Format.JSON, "id INT"), budget=Budget(0, 0.0)))
+    for _ in range(3):
+        launch(decoded, poisoned)
+        decoded.later(700_000)
+    decoded.tick()
+    decoded.topic = mended
+    if is_done_elsewhere:
+        decoded.decode()
+    decoded.later(1_000)
+    decoded.tick()
+    assert decoded.checked(decoded.topic.check_key("progress")).passed is is_done_elsewhere
+
+
 def test_the_command_chooses_as_a_backfill_does(decoded: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """One way exactly, called as its options are; where that finds nothing, the command says so and is content."""
     run = partial(commands_of("work.decode", decoded, monkeypatch), "decode", decoded.name)

@@ -5,6 +5,7 @@ Or a run of each lane does.
 
 import dataclasses
 import os
+from collections.abc import Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -25,12 +26,14 @@ from pipeline_defs.core.advice import NOTHING
 from pipeline_defs.core.decode.decoders import Decode, Format, Side
 from pipeline_defs.core.errors import BrokerUnavailable, LakeUnavailable, TopicsFailed
 from pipeline_defs.core.landing.dispatch import APART, lane_of
+from pipeline_defs.core.offsets import OffsetRange
+from pipeline_defs.core.steps import no_step
 from pipeline_defs.core.tables.latest import Latest
 from pipeline_defs.orchestration.assets.checks import QUICK, build_checks
 from pipeline_defs.orchestration.assets.latest_asset import RECOMPUTED
 from pipeline_defs.orchestration.home.daemons import FOLDER
 from pipeline_defs.orchestration.home.dagster_home import open_instance
-from pipeline_defs.orchestration.pulse import pulse_run
+from pipeline_defs.orchestration.pulse import pulse, pulse_run
 from pipeline_defs.orchestration.pulse.pulse import LOCATION_TAG, build_pulse
 from pipeline_defs.orchestration.runs.moments import time_text
 from pipeline_defs.orchestration.runs.progress import check_progress, read_situation
@@ -192,6 +195,65 @@ def test_a_broken_topic_stops_no_other(world: World, other: World, monkeypatch: 
     with pytest.raises(TopicsFailed) as told:
         ask(world, topic)
     assert other.name in str(told.value) and f"{world.name}:" not in str(told.value)
+
+
+def test_a_range_that_ends_each_run_keeps_no_other_waiting(world: World, other: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[R-30] [R-33] It kills the process, say: what shared its job is landed without it, also of its own topic."""
+    world.later(0)
+    world.fill(100)
+    other.fill(100, 100)
+    real = pulse_run.land_topics
+
+    def land_topics(keys: Mapping[str, Sequence[str]], *rest: Any) -> Any:
+        if "0-0-100" in keys.get(other.name, ()):
+            raise RuntimeError("the fault")
+        return real(keys, *rest)
+
+    monkeypatch.setattr(pulse_run, "land_topics", land_topics)
+    for runs in range(1, 6):
+        world.later(60_000)
+        assert is_asked(world, other.topic)
+        run_pulse(world, other.topic)
+        assert runs > 1 or len(world.pending) + len(other.pending) == 3, "the fault takes all of its job along"
+        world.send_numbered(100)
+    assert len(world.pending) <= 1 and {each.key for each in other.pending} == {"0-0-100"}
+    last = read_tries(world.instance, other.topic.landing).tried[OffsetRange(0, 0, 0, 100)]
+    assert last.fatal == last.attempts > 1, "and is tried still"
+    monkeypatch.undo()
+    world.later(700_000)
+    run_pulse(world, other.topic)
+    assert not other.pending
+
+
+def test_a_tick_that_takes_too_long_leaves_topics_to_the_next(
+    world: World, other: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[R-30] Dagster gives a tick up after a minute, and what it would ask for is lost; the next one begins with the others."""
+    for each in (world, other):
+        each.fill(100)
+    monkeypatch.setattr(pulse, "VISIT_SECONDS", -1.0)
+    for planned in ([world], [world, other]):
+        assert is_asked(world, other.topic)
+        assert [each for each in (world, other) if each.coverage.log.ranges] == planned
+    monkeypatch.undo()
+    assert world.edges.put_off and is_asked(world, other.topic) and not world.edges.put_off
+
+
+def test_ticks_wait_for_one_another_unless_one_hangs(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[R-30] One that Dagster has given up goes on; beside it others would each make all of them slower."""
+    world.fill(100)
+    told: list[str] = []
+
+    def watch(step: str, **_: object) -> None:
+        if step == "keys_registered":
+            world.edges.watch_step = no_step
+            told.append(said(world))
+
+    world.edges.watch_step = watch
+    assert is_asked(world) and "the tick before is at work for" in told[0]
+    monkeypatch.setattr(pulse, "HUNG_SECONDS", 0.0)
+    with world.edges.tick_turn:
+        assert is_asked(world), "nobody waits for one that hangs"
 
 
 def test_a_range_that_fails_is_red_in_dagster_and_tried_again_later(world: World) -> None:

@@ -38,7 +38,7 @@ from pipeline_defs.lab.bench.measurement import count_rows
 from pipeline_defs.lab.processes import plain_environment, variables_of
 from pipeline_defs.lab.producing import DAYS, POISON
 from pipeline_defs.operate.status import find_missing_tick
-from pipeline_defs.orchestration.home import dagster_server
+from pipeline_defs.orchestration.home import daemons, dagster_server
 from pipeline_defs.orchestration.home.daemons import Listener, find_daemons, is_silent, read_sensors, read_silence, tick_silence
 from pipeline_defs.orchestration.home.dagster_home import open_instance
 from pipeline_defs.orchestration.home.dagster_server import DagsterServer, PortTaken, is_led_by
@@ -412,6 +412,9 @@ def test_ticks_are_missed_only_where_a_sensor_is_switched_on(home: Path) -> None
             origin, data = RemoteInstigatorOrigin(repository, status.value), SensorInstigatorData(last_tick_timestamp=ticked)
             instance.add_instigator_state(InstigatorState(origin, InstigatorType.SENSOR, status, data))
         assert tick_silence(read_sensors(instance), 5_000.0) == 1_000.0
+        woken = [daemons.wake_sensors(instance, read_sensors(instance), now) for now in (4_880.0, 500.0)]
+        assert woken == [False, True]
+        assert tick_silence(read_sensors(instance), 500.0) == 0.0, "after a clock was set back"
 
 
 def test_a_daemon_that_starts_is_not_taken_for_the_one_whose_heartbeat_is_there_still() -> None:

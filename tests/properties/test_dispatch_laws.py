@@ -81,7 +81,7 @@ def test_a_job_is_no_longer_than_is_wanted_but_for_a_range_that_is(
 @given(st.integers(1, 10**7), st.floats(0.01, 600), st.floats(1e3, 1e8))
 def test_the_next_job_is_sized_by_the_pace_of_the_last_one(offsets: int, seconds: float, before: float) -> None:
     """[R-95] So that it takes as long as is wanted, at most doubled or halved at a time."""
-    after = dispatch.next_most_offsets(offsets, seconds, 10.0, before)
+    after = dispatch.next_most(offsets, seconds, 10.0, before)
     assert before / 2 <= after <= before * 2
     assert after in (before / 2, before * 2) or after * seconds / offsets == pytest.approx(10.0)
 

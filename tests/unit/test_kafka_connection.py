@@ -269,6 +269,12 @@ def test_a_glance_that_another_ends_is_no_error(read: Callable[[Kafka], object],
             return found
 
     single = read(kafka)
+    before, ours = kafka.glancing(["orders"]), kafka.glancing(["orders"])
+    before.__enter__()
+    with ours:
+        seen = kafka._glance
+        before.__exit__(None, None, None)
+        assert kafka._glance is seen, "a tick that ends late takes nothing from the next one"
     with kafka.glancing(["orders"]):
         assert {*kafka._glance.seen} == {"orders"}
         kafka._glance = Glance(Vanishing(kafka._glance.seen))

@@ -102,6 +102,7 @@ def test_each_landed_range_is_told_once() -> None:
         land(ORDERS.asset_key, 1400, 3)
         land(ORDERS.asset_key, 1000, 400, "superseded")  # by another run, at the same time
         land(dg.AssetKey("another"), 0, 7)
+        instance.report_runless_asset_event(dg.AssetMaterialization(ORDERS.asset_key, partition="foo"))  # a person says so
         assert since.read() == {"orders": LandedCount(2, 403)}
         assert since.read() == {}, "quiet when nothing lands"
         land(PAYMENTS.asset_key, 0, 5)
@@ -286,7 +287,7 @@ def test_a_history_that_does_not_answer_ends_nothing_and_is_told_once(tmp_path: 
         "ALARM_SECONDS": 0.0,
         "find_project": lambda: tmp_path,
         "find_other_config": lambda *_: None,
-        **dict.fromkeys(("read_silence", "read_sensors", "tick_silence"), lambda *_: None),
+        **dict.fromkeys(("read_silence", "read_sensors", "tick_silence", "wake_sensors"), lambda *_: None),
         "load_topics": lambda: TopicFiles(Mock(), {"orders": ORDERS}),
         "_Files": lambda *_: Mock(look=looks),
         "LOOKS_EVERY_SECONDS": 0.0,
@@ -299,6 +300,20 @@ def test_a_history_that_does_not_answer_ends_nothing_and_is_told_once(tmp_path: 
     assert (tmp_path / "home" / "dagster.yaml").is_file(), "where it was deleted a history begins anew"
     assert told.count("does not answer: unable to open database file") == 1 and told.count("answers again") == 1
     assert looks.call_count == 5 and told.endswith("everything is stopped; what is landed stays landed\n")
+
+
+def test_definitions_that_load_no_more_are_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of Python that somebody edits, say, and reloads: nothing plans or lands until it is mended."""
+    alarms, says = list[str](), list[str]()
+    monkeypatch.setattr(up, "_alarm", lambda text, _: alarms.append(text))
+    monkeypatch.setattr(up, "_say", lambda text, *_: says.append(text))
+    server = Mock(find_load_error=Mock(side_effect=[None, "it is torn", OSError(), "it is torn", None, None]))
+    definitions = up._Definitions(Mock(), tmp_path)
+    for _ in range(6):
+        definitions.look(server)
+    (alarm,) = alarms
+    assert "do not load, so nothing is planned or landed: it is torn; correct them" in alarm
+    assert says == ["the definitions load again"]
 
 
 @pytest.mark.parametrize("error", [DagsterUnavailable("it did not come up"), OSError(errno.ENOSPC, "No space left on device")])

@@ -77,11 +77,12 @@ class Kafka(Connection):
             if time.monotonic() - began > PATIENCE_SECONDS:
                 raise
             seen = {}
-        self._glance = Glance(seen, known=self._glance.timestamps)
+        ours = self._glance = Glance(seen, known=self._glance.timestamps)
         try:
             yield
         finally:
-            self._glance = Glance(timestamps=self._glance.timestamps)
+            if self._glance is ours:  # and not that of a tick which has begun meanwhile
+                self._glance = Glance(timestamps=ours.timestamps)
 
     def look_again(self, topic: str) -> None:
         """Forget what a glance has seen of a topic: it is asked for."""

@@ -215,7 +215,7 @@ def find_latest(topic: str, lake: Lake) -> TableRows:
     if standing is None:
         raise Refused(
             f"topic {topic} has no latest records in the lake {lake.store.root}; nothing was read; add `latest: {{}}` to its "
-            f"defs.yaml, then `{command('latest', topic)}`"
+            f"defs.yaml where it is missing, then `{command('latest', topic)}`"
         )
     if standing.damage:
         raise BrokenTable(
@@ -229,7 +229,8 @@ def _rows_of(decoded: DecodedRanges, lake: Lake, paths: Iterable[str], where: st
     metadata = decoded.table.metadata
     if metadata is None or not decoded.has_rows:
         raise Refused(
-            f"nothing of topic {decoded.topic} is decoded in the lake {lake.store.root}; nothing was read; decode it first"
+            f"nothing of topic {decoded.topic} is decoded in the lake {lake.store.root}; nothing was read; add `decode:` to "
+            f"its defs.yaml where it is missing, then `{command('decode', decoded.topic)}`"
         )
     schema = [field for field in arrow_schema(metadata.schema) if field.name in DECODED_COLUMNS]
     return TableRows(tuple(sorted(set(paths))), pa.schema(schema), where)

@@ -22,7 +22,7 @@ from ...adapters.telemetry.alerting import send_alert
 from ...core.advice import some_of
 from ...core.errors import BadSetting, EmptySelection, LakeUnavailable, first_line
 from ...operate.news import FailedSince, FailedTicks, LandedSince, landed_text
-from ...orchestration.home.daemons import read_sensors, read_silence, tick_silence
+from ...orchestration.home.daemons import is_silent, read_sensors, read_silence, tick_silence, wake_sensors
 from ...orchestration.home.dagster_home import open_instance, why_silent
 from ...orchestration.home.dagster_server import MOST_REVIVALS, REVIVAL_SECONDS, DagsterServer, DagsterUnavailable
 from ...orchestration.home.project import find_other_config, make_home, write_env
@@ -76,7 +76,7 @@ def up(port: int | None) -> None:
             OUT.print(
                 styled("Dagster is at ", (server.url, "bold"), f"; it lands {names} by itself; Ctrl-C ends it"), soft_wrap=True
             )
-            told, history = set[Holder](), _History(edges, project)
+            told, history, definitions = set[Holder](), _History(edges, project), _Definitions(edges, project)
             files = _Files(defs_folder(project), edges, found, topics)
             while True:
                 time.sleep(LOOKS_EVERY_SECONDS)
@@ -87,9 +87,13 @@ def up(port: int | None) -> None:
                 with history.asked():
                     files.look()  # Dagster keeps in its history what it knows of each defs.yaml
                     now, sensors = time.time(), read_sensors(instance)
+                    if wake_sensors(instance, sensors, now):
+                        _say("the clock was set back, so that Dagster's sensors would wait; they tick again")
                     silences = read_silence(instance, "SENSOR", now), tick_silence(sensors, now)
                     for ended in server.end_hung(*silences):
                         _say(ended)
+                    if is_silent(silences[1]):
+                        definitions.look(server)
                     _tell_news(failed, ticks, since, sensors)
     except KeyboardInterrupt:
         OUT.print("everything is stopped; what is landed stays landed")
@@ -118,6 +122,28 @@ class _History:
         if self.is_silent:
             _say("Dagster's history answers again")
         self.is_silent = False
+
+
+@dataclass
+class _Definitions:
+    """Whether the definitions load, as Dagster has it: while they do not nothing ticks, which is told once."""
+
+    edges: Edges
+    project: Path
+    refused: str = field(default="", init=False)  # why they do not load
+
+    def look(self, server: DagsterServer) -> None:
+        with suppress(OSError):  # the webserver does not answer just now
+            why, before = server.find_load_error() or "", self.refused
+            self.refused = why
+            if why and why != before:
+                _alarm(
+                    f"the definitions of {self.project} do not load, so nothing is planned or landed: {why}; correct them "
+                    "(`dg check defs` shows the place), then reload the code location in Dagster's UI",
+                    self.edges,
+                )
+            elif before and not why:
+                _say("the definitions load again")
 
 
 def _tell_news(failed: FailedSince, ticks: FailedTicks, since: LandedSince, sensors: Sequence[InstigatorState]) -> None:

@@ -6,14 +6,17 @@ Invariant: a range that is not landed is tried again, later each time, and never
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import chain, zip_longest
 from math import inf
+from typing import TypeVar
 from zlib import crc32
 
 from ..offsets import OffsetRange
+
+Range = TypeVar("Range", bound=Hashable)
 
 BACKOFF_FIRST_SECONDS = 10
 BACKOFF_LAST_SECONDS = 600
@@ -32,7 +35,8 @@ def lane_of(topic: str, lanes: int, failures: int, *, is_slow: bool = False) -> 
 class Tried:
     """How often in a row runs that covered a range have failed, and when the last one ended, well or not.
 
-    Times are ms since 1970; the run is the last one that failed. `cut_off` are the attempts that ended with all of Dagster.
+    Times are ms since 1970; the run is the last one that failed. `cut_off` are the attempts that ended with all of Dagster;
+    `fatal` are the last ones in a row that ended their run, without a word or by an error that nobody caught.
     """
 
     attempts: int
@@ -40,10 +44,12 @@ class Tried:
     first_failed_ms: int = 0
     failed_run: str = ""
     cut_off: int = 0
+    fatal: int = 0
 
-    def then_failed(self, run_id: str, ended_ms: int, *, is_cut_off: bool = False) -> Tried:
+    def then_failed(self, run_id: str, ended_ms: int, *, is_cut_off: bool = False, is_fatal: bool = False) -> Tried:
         """Return this and one more failure after it."""
-        return Tried(self.attempts + 1, ended_ms, self.first_failed_ms or ended_ms, run_id, self.cut_off + is_cut_off)
+        fatal = self.fatal + 1 if is_fatal else self.fatal if is_cut_off else 0
+        return Tried(self.attempts + 1, ended_ms, self.first_failed_ms or ended_ms, run_id, self.cut_off + is_cut_off, fatal)
 
     @property
     def is_stalled(self) -> bool:
@@ -89,11 +95,11 @@ def alternate(due: Sequence[OffsetRange], tried: Mapping[OffsetRange, Tried]) ->
 
 
 def choose_alike(
-    due: Sequence[OffsetRange], since_ms: Mapping[OffsetRange, int], tried: Mapping[OffsetRange, Tried], most: int, retries: int
-) -> list[OffsetRange]:
+    due: Sequence[Range], since_ms: Mapping[Range, int], tried: Mapping[Range, Tried], most: int, retries: int
+) -> list[Range]:
     """Choose the ranges of one job: with the one that waits for longest, others that were never tried, as it, or have failed.
 
-    What fails may hold up all of its job, so nothing that is new shares one with it. `since_ms` says since when each is landed;
+    What fails may hold up all of its job, so nothing that is new shares one with it. `since_ms` says since when each waits;
     what has failed waits since it did. A job has at most `most` new ones, or as many that have failed as `retries` says.
     """
     waiting = sorted(due, key=lambda each: tried[each].last_ended_ms if each in tried else since_ms[each])
@@ -127,14 +133,14 @@ def take_turns(
     return dict(chosen)
 
 
-def next_most_offsets(offsets: int, seconds: float, wanted_seconds: float, before: float) -> float:
-    """Return how many offsets a job may read next, so that it takes as long as is wanted, at the pace of the last one.
+def next_most(done: int, seconds: float, wanted_seconds: float, before: float) -> float:
+    """Return how much a job may do next, offsets or ranges, so that it takes as long as is wanted, at the pace of the last one.
 
     It is at most doubled or halved at a time: a small job's time says little of a large one's.
     """
     if seconds <= 0:
         return before * 2
-    return min(before * 2, max(before / 2, offsets * wanted_seconds / seconds))
+    return min(before * 2, max(before / 2, done * wanted_seconds / seconds))
 
 
 def split_stretches(

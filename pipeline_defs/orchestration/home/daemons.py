@@ -113,6 +113,20 @@ def tick_silence(sensors: Iterable[InstigatorState], now_seconds: float) -> floa
     return now_seconds - newest if newest else None
 
 
+def wake_sensors(instance: dg.DagsterInstance, sensors: Iterable[InstigatorState], now_seconds: float) -> bool:
+    """Have sensors tick whose last tick is ahead of the clock, which was set back: Dagster would wait until then."""
+    ahead = [
+        (each, data)
+        for each in sensors
+        if (data := each.sensor_instigator_data) is not None
+        and max(data.last_tick_timestamp or 0.0, data.last_tick_start_timestamp or 0.0) > now_seconds + HEARTBEAT_SECONDS
+    ]
+    for each, data in ahead:
+        told = data._replace(last_tick_timestamp=now_seconds, last_tick_start_timestamp=now_seconds)
+        instance.update_instigator_state(each.with_data(told))
+    return bool(ahead)
+
+
 def is_silent(silent_seconds: float | None) -> bool:
     """Return whether a daemon that has said nothing for so long is taken not to be there."""
     return silent_seconds is None or silent_seconds > SILENT_AFTER_SECONDS

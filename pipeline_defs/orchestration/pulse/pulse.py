@@ -4,6 +4,7 @@ Invariant: of each lane at most one of these runs waits or is at work; what arri
 file or broker that is broken stops no other.
 """
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from dagster import RunsFilter
 from dagster._core.storage.tags import MAX_RETRIES_TAG, PRIORITY_TAG, RUN_FAILURE_REASON_TAG
 from dagster_pyspark import LazyPySparkResource
 
+from ...core.advice import counted
 from ...core.errors import OffsetlakeError, TopicsFailed, as_ours
 from ...core.landing.dispatch import Tried, lane_of
 from ...resources import Edges
@@ -33,6 +35,8 @@ from .ticking import DerivedTick, Tick, run_derive_tick, run_latest_tick, run_ti
 from .topic_discovery import Discovery
 
 TICK_SECONDS = 4  # the daemon looks every 5 s: with 5, one that comes a moment early is left out
+VISIT_SECONDS = 40.0  # of a tick: Dagster gives one up after 60, and what it would have asked for is lost
+HUNG_SECONDS = 300.0  # after which a tick that is still at work is waited for no more
 SHOWN = 5  # in a tick's one line; the checks name more
 LOCATION_TAG = "offsetlake/location"
 MOST_IN_A_ROW = 8  # runs that failed early, after which the back-off grows no more
@@ -97,29 +101,43 @@ def build_pulse(topics: Sequence[Topic], files: TopicFiles | None = None) -> dg.
         description="Plans new offset ranges of all topics, and asks for the run that lands what is pending of them.",
     )
     def pulse(context: dg.SensorEvaluationContext, edges: dg.ResourceParam[Edges]) -> dg.SensorResult:
-        origin = context.code_location_origin
-        location = origin.location_name if origin is not None else ""
-        end_dead_runs(context.instance, edges.now_ms())
-        with ThreadPoolExecutor(1) as beside:  # a cluster that hangs keeps either waiting
-            looking = beside.submit(discovery.look, origin, context.instance, edges)
-            ticks = tick_topics([*topics, *discovery.topics], context.instance, edges)
-        looking.result()
-        failures = [f"{each.topic.name}: {each.error}" for each in ticks if each.error is not None]
-        failures += discovery.failures
-        _log(ticks, context)
-        requests, postponed = find_runs(ticks, location, context.instance, edges)
-        edges.watch_step("tick_requested", runs=len(requests))
-        own = {LOCATION_TAG: location}
-        if is_comparison_due(topics, own, context.instance, edges):
-            requests.append(dg.RunRequest(job_name=COMPARE, tags={**own, MAX_RETRIES_TAG: "0"}))
-        if requests:
-            return dg.SensorResult(run_requests=requests)
-        if failures:
-            raise TopicsFailed(f"of {len(ticks)} topics {len(failures)} cannot be planned; the others were", failures)
-        news = discovery.text
-        return dg.SensorResult(skip_reason="; ".join([*postponed, *([news] if news else []), waiting_text(ticks)]))
+        is_ours, now = edges.tick_turn.acquire(blocking=False), time.monotonic()
+        if not is_ours and now - edges.tick_began < HUNG_SECONDS:  # Dagster has given it up, and it goes on
+            reason = f"the tick before is at work for {duration_text(now - edges.tick_began)}: this machine is busy"
+            return dg.SensorResult(skip_reason=reason)
+        edges.tick_began = now
+        try:
+            return _tick(topics, discovery, context, edges)
+        finally:
+            if is_ours:
+                edges.tick_turn.release()
 
     return dg.Definitions(jobs=[land_pending, comparison], sensors=[pulse])
+
+
+def _tick(topics: Sequence[Topic], discovery: Discovery, context: dg.SensorEvaluationContext, edges: Edges) -> dg.SensorResult:
+    """Plan all topics, and ask for what is to run; raise `TopicsFailed` where nothing is to, and some could not be planned."""
+    origin = context.code_location_origin
+    location = origin.location_name if origin is not None else ""
+    end_dead_runs(context.instance, edges.now_ms())
+    with ThreadPoolExecutor(1) as beside:  # a cluster that hangs keeps either waiting
+        looking = beside.submit(discovery.look, origin, context.instance, edges)
+        ticks = tick_topics([*topics, *discovery.topics], context.instance, edges)
+    looking.result()
+    failures = [f"{each.topic.name}: {each.error}" for each in ticks if each.error is not None]
+    failures += discovery.failures
+    _log(ticks, context)
+    requests, postponed = find_runs(ticks, location, context.instance, edges)
+    edges.watch_step("tick_requested", runs=len(requests))
+    own = {LOCATION_TAG: location}
+    if is_comparison_due(topics, own, context.instance, edges):
+        requests.append(dg.RunRequest(job_name=COMPARE, tags={**own, MAX_RETRIES_TAG: "0"}))
+    if requests:
+        return dg.SensorResult(run_requests=requests)
+    if failures:
+        raise TopicsFailed(f"of {len(ticks)} topics {len(failures)} cannot be planned; the others were", failures)
+    late = f"{counted(len(edges.put_off), 'topic')} left to the next tick: this one took too long" if edges.put_off else ""
+    return dg.SensorResult(skip_reason="; ".join(filter(None, [*postponed, late, discovery.text, waiting_text(ticks)])))
 
 
 def find_runs(
@@ -186,27 +204,48 @@ def find_postponed(instance: dg.DagsterInstance, tags: Mapping[str, str], now_ms
 
 
 def tick_topics(topics: Sequence[Topic], instance: dg.DagsterInstance, edges: Edges) -> list[TopicTick]:
-    """Tick each topic; what a broker does not say of one keeps nobody from deriving, nor any other topic waiting."""
+    """Tick each topic; what a broker does not say of one keeps nobody from deriving, nor any other topic waiting.
+
+    Topics for which there is no time are put off, and are the first ones of the next tick.
+    """
     known = read_known(instance, topics, edges.now_ms())
     open_pools(instance, [duty.pool for topic in topics for duty in topic.duties])
+    in_turn = sorted(topics, key=lambda each: each.name not in edges.put_off)
+    put_off = set[str]()
 
-    def tick(topic: Topic) -> Tick | OffsetlakeError:
-        return run_tick(topic, instance, edges, known)
+    def is_late(topic: Topic) -> bool:
+        is_over = time.monotonic() - known.began > VISIT_SECONDS and topic is not in_turn[0]
+        put_off.update([topic.name] if is_over else [])
+        return is_over
 
-    landings = visit_topics(topics, edges, tick, lambda _, error: error)
-    return [_tick_derived(*each, instance, edges, known) for each in zip(topics, landings, strict=True)]
+    def tick(topic: Topic) -> Tick | OffsetlakeError | None:
+        return None if is_late(topic) else run_tick(topic, instance, edges, known)
+
+    landings = visit_topics(in_turn, edges, tick, lambda _, error: error)
+    ticks = {
+        topic.name: _tick_derived(topic, landed, instance, edges, known, is_late=is_late(topic))
+        for topic, landed in zip(in_turn, landings, strict=True)
+    }
+    edges.put_off = put_off
+    return [ticks[topic.name] for topic in topics]
 
 
 def _tick_derived(
-    topic: Topic, landed: Tick | OffsetlakeError, instance: dg.DagsterInstance, edges: Edges, known: Known
+    topic: Topic,
+    landed: Tick | OffsetlakeError | None,
+    instance: dg.DagsterInstance,
+    edges: Edges,
+    known: Known,
+    *,
+    is_late: bool,
 ) -> TopicTick:
-    """Find what is due of the tables of a topic, for which no broker is needed."""
+    """Find what is due of the tables of a topic, for which no broker is needed; nothing where it is too late for that."""
     landing, error = (None, landed) if isinstance(landed, OffsetlakeError) else (landed, None)
     derived = list[DerivedTick]()
     try:
-        if topic.decode is not None:
+        if topic.decode is not None and not is_late:
             derived.append(run_derive_tick(topic, instance, edges, known))
-        if topic.latest is not None:
+        if topic.latest is not None and not is_late:
             derived.append(run_latest_tick(topic, topic.latest, instance, edges, known))
     except Exception as broken:  # noqa: BLE001 (told by its type: another topic is not to pay for it)
         error = error or as_ours(broken, f"topic {topic.name}")

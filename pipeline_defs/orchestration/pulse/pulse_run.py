@@ -19,9 +19,9 @@ from dagster_pyspark import LazyPySparkResource
 
 from ...adapters.kafka.kafka import Kafka
 from ...core.errors import BrokerRefuses, BrokerUnavailable, OffsetlakeError, RangesFailed, as_ours
-from ...core.landing.dispatch import APART, alternate, choose_alike, lane_of, next_most_offsets, take_turns
+from ...core.landing.dispatch import APART, Tried, alternate, choose_alike, lane_of, next_most, take_turns
 from ...core.landing.verdicts import Outcome, violations_by_range
-from ...core.offsets import OffsetRange
+from ...core.offsets import OffsetRange, TopicRange
 from ...core.tables.decoding import Decided, Decoding
 from ...landing.attempt import Tools
 from ...landing.landing import land_topics
@@ -44,7 +44,7 @@ RANGES_PER_RUN = 1000  # landed: an event of Dagster costs 10 ms
 RANGES_APART = 50  # of a topic that may be slow: its next job shows it
 RANGES_AT_ONCE = 200  # landed or decoded before it is looked again what is pending
 JOB_SECONDS = 10.0  # that a job takes, about: whoever becomes pending meanwhile waits for its end
-FIRST_OFFSETS = 1_000_000.0  # of a run's first job, whose pace nobody knows
+FIRST_OFFSETS, FIRST_RANGES = 1_000_000.0, 50.0  # of a run's first job, whose pace nobody knows
 LAND_SECONDS = 60  # after which no more ranges are taken, and what is landed is decoded
 DERIVE_SECONDS = 60  # after which no more is decoded
 
@@ -73,7 +73,8 @@ def land_and_derive(
 class _PulseRun:
     """One run: its topics by name, how many ranges of each it has landed, and in words what failed.
 
-    `passed_over` says of which topics nothing could be taken, and why; `slow` is whose work is of the lane apart.
+    `passed_over` says of which topics nothing could be taken, and why; `slow` is whose work is of the lane apart. `fatal` are
+    the ranges that are due and have ended a run, `survived` counts those that did not end this one.
     """
 
     topics: dict[str, Topic]
@@ -90,7 +91,10 @@ class _PulseRun:
     served: dict[str, int] = field(default_factory=dict)  # by topic the number of the last job that had ranges of it
     left: int = field(default_factory=lambda: RANGES_PER_RUN)
     most_offsets: float = field(default_factory=lambda: FIRST_OFFSETS)  # of the next job
+    most_ranges: float = field(default_factory=lambda: FIRST_RANGES)
     slow: set[Duty] = field(default_factory=set)
+    fatal: set[TopicRange] = field(default_factory=set)
+    survived: int = 0
     retries: dict[str, int] = field(default_factory=dict)  # by topic, how many ranges that have failed are decoded at once
 
     def __post_init__(self) -> None:
@@ -106,17 +110,19 @@ class _PulseRun:
     def _land_next(self) -> bool:
         """Land one batch of what is pending, as large as a job of `JOB_SECONDS` is; return whether there was any."""
         due = self._find_due() if self.left > 0 else {}
-        most = RANGES_AT_ONCE
+        most = min(RANGES_AT_ONCE, max(1, int(self.most_ranges)))
         if self.lane == APART:  # of a job that they share nobody could say which of them is slow
-            due, most = dict(islice(due.items(), 1)), RANGES_APART
+            due, most = dict(islice(due.items(), 1)), min(most, RANGES_APART)
         batch = take_turns(due, min(self.left, most), self.most_offsets, self.edges.settings.tasks_at_once)
         if not batch:
             return False
-        began_ms, offsets = self.edges.now_ms(), sum(len(each) for ranges in batch.values() for each in ranges)
+        began_ms, taken = self.edges.now_ms(), [TopicRange(name, each) for name, ranges in batch.items() for each in ranges]
         self._land_batch(batch)
         seconds = (self.edges.now_ms() - began_ms) / 1000
-        self.most_offsets = next_most_offsets(offsets, seconds, JOB_SECONDS, self.most_offsets)
-        self.left -= sum(map(len, batch.values()))
+        self.most_offsets = next_most(sum(len(each.offsets) for each in taken), seconds, JOB_SECONDS, self.most_offsets)
+        self.most_ranges = next_most(len(taken), seconds, JOB_SECONDS, self.most_ranges)
+        self.left -= len(taken)
+        self.survived += len(self.fatal.intersection(taken))
         self.jobs += 1
         self.served |= dict.fromkeys(batch, self.jobs)
         return True
@@ -130,8 +136,12 @@ class _PulseRun:
                 self._report_checks(check_quickly(topic, self.edges, tries[topic.landing].held))
 
     def _find_due(self) -> dict[str, list[OffsetRange]]:
-        """Find the ranges to land now: of each topic as policy and tries order them, first who waits longest for a job."""
+        """Find the ranges to land now: of each topic as policy and tries order them, first who waits longest for a job.
+
+        One that may have ended a run shares its job with no other, or only with such, and with more the more ended none.
+        """
         found: dict[str, tuple[int, int, list[OffsetRange]]] = {}
+        since_ms, fatal = dict[TopicRange, int](), dict[TopicRange, Tried]()
         duties = [duty for topic in self.topics.values() for duty in (topic.landing, topic.decoding)]
         tries = read_all_tries(self.context.instance, duties)
         for name, topic in self.topics.items():
@@ -146,7 +156,14 @@ class _PulseRun:
                     served = self.served.get(name, 0)
                     ordered = due[::-1] if topic.policy.is_newest_first else due
                     found[name] = served, planned_ms[due[0]], alternate(ordered, tries[topic.landing].tried)
-        return {name: due for name, (*_, due) in sorted(found.items(), key=lambda each: each[1][:2])}
+                    since_ms |= {TopicRange(name, each): planned_ms[each] for each in due}
+                    last = ((each, tries[topic.landing].find_fatal(each)) for each in due)
+                    fatal |= {TopicRange(name, each): tried for each, tried in last if tried is not None}
+        self.fatal = {*fatal}
+        alike = {*choose_alike([*since_ms], since_ms, fatal, len(since_ms), 1 + self.survived)}
+        by_wait = sorted(found.items(), key=lambda each: each[1][:2])
+        chosen = ((name, [each for each in due if TopicRange(name, each) in alike]) for name, (*_, due) in by_wait)
+        return {name: ranges for name, ranges in chosen if ranges}
 
     def _land_batch(self, batch: dict[str, list[OffsetRange]]) -> None:
         context, edges = self.context, self.edges

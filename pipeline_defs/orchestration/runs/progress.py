@@ -7,7 +7,8 @@ none.
 
 import re
 from collections.abc import Collection, Container, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import Any, Self
 
@@ -15,6 +16,7 @@ import dagster as dg
 
 from ...adapters.kafka.kafka_transactions import OpenTransaction
 from ...core.advice import command, counted
+from ...core.errors import OffsetlakeError
 from ...core.landing.dispatch import NEVER_TRIED, STALLED_AFTER_ATTEMPTS, Tried
 from ...core.landing.progress import Silence, Unplanned, find_lag, find_silences, patience_seconds
 from ...core.log.coverage import Coverage
@@ -24,13 +26,14 @@ from ...core.log.topic_state import refuse_recreated
 from ...core.offsets import OffsetRange
 from ...landing.auditing import Finding
 from ...resources import Edges
+from ...tables.latest import find_due
 from ...topics import LAND_PENDING, Topic
 from .known import Known
 from .ledger import Endangered, read_endangered
 from .moments import duration_text, time_text
 from .projection import read_reason
 from .tries import ALL, UPDATE, Tries
-from .waiting import backing_off_text, pending_text, tail_text, why_blocked
+from .waiting import backing_off_text, pending_text, read_undecoded, tail_text, why_blocked
 
 _OF_ONE = re.compile(r"range \S+/\d+ (g\d+ )?\[|^topic \S+: ")  # what a line is about
 REASON_LENGTH = 600
@@ -76,11 +79,25 @@ def read_situation(topic: Topic, coverage: Coverage, edges: Edges, known: Known)
         read_endangered(topic, coverage, marks, edges),
         read_holding(topic, edges),
         known.tries[topic.landing],
-        known.tries[topic.decoding],
-        known.tries[topic.upserting].of(UPDATE),
+        *_still_due(topic, coverage, edges, known),
         {each.dagster_run.run_id for each in known.active},
         why_blocked(known, topic.landing, last_done_ms=last_ms, done="landed") if coverage.pending() else "",
     )
+
+
+def _still_due(topic: Topic, coverage: Coverage, edges: Edges, known: Known) -> tuple[Tries, Tried]:
+    """Return the tries of decoding and of the update, without failures at what somebody else has done since.
+
+    All of them where a table cannot be read: whoever decodes says so.
+    """
+    tries, update = known.tries[topic.decoding], known.tries[topic.upserting].of(UPDATE)
+    with suppress(OffsetlakeError):
+        if topic.decode is not None and tries.tried:
+            due = read_undecoded(topic, coverage, edges, known).due
+            tries = replace(tries, tried={offsets: tried for offsets, tried in tries.tried.items() if offsets in due})
+        if topic.latest is not None and update.attempts and not find_due(topic.name, topic.latest, edges.decodings).has_work:
+            update = NEVER_TRIED
+    return tries, update
 
 
 def waiting_text(topic: Topic, found: Situation, now_ms: int) -> str:

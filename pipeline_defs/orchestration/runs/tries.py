@@ -33,8 +33,8 @@ class _Entry(Tried):
     run_id: str = ""
     began_ms: int = 0
 
-    def failed(self, ended_ms: int, *, is_cut_off: bool = False) -> _Entry:
-        return _Entry(**asdict(self.then_failed(self.run_id, ended_ms, is_cut_off=is_cut_off)))
+    def failed(self, ended_ms: int, *, is_cut_off: bool = False, is_fatal: bool = False) -> _Entry:
+        return _Entry(**asdict(self.then_failed(self.run_id, ended_ms, is_cut_off=is_cut_off, is_fatal=is_fatal)))
 
 
 _Entries = dict[str, _Entry]
@@ -60,15 +60,20 @@ def trying_all(
         return {key: replace(known.get(key, _Entry()), run_id=run_id, began_ms=began_ms) for key in wanted[duty]}
 
     _change(instance, wanted, begin)
+    is_fatal = True
     try:
         yield done
+        is_fatal = False
     finally:
         ended_ms = now_ms()
 
         def end(duty: Duty, known: _Entries) -> dict[str, _Entry | None]:
             ours = {key: known[key] for key in wanted[duty] if key in known and known[key].run_id == run_id}
             well = {UPDATE: _Entry(last_ended_ms=ended_ms)}
-            return {key: well.get(key) if key in done[duty] else entry.failed(ended_ms) for key, entry in ours.items()}
+            return {
+                key: well.get(key) if key in done[duty] else entry.failed(ended_ms, is_fatal=is_fatal)
+                for key, entry in ours.items()
+            }
 
         _change(instance, wanted, end)
 
@@ -92,6 +97,11 @@ class Tries:
     def choose_due(self, waiting: Iterable[OffsetRange], now_ms: int) -> list[OffsetRange]:
         """Choose what of ranges that wait is to be tried now: none while `ALL` backs off, whatever arrives meanwhile."""
         return choose_due(waiting, self.held, self.tried, now_ms) if self.of(ALL).is_due(now_ms) else []
+
+    def find_fatal(self, offsets: OffsetRange) -> Tried | None:
+        """Find the last try of a range, or of `ALL` for one that arrived since, where that has ended its run; else none."""
+        last = self.tried.get(offsets, self.of(ALL))
+        return last if last.fatal else None
 
     def is_held(self, key: str) -> bool:
         """Return whether an active run is at an `UPDATE`."""
@@ -144,7 +154,8 @@ def _settle(instance: dg.DagsterInstance, duties: Collection[Duty]) -> tuple[dic
     def settle(entry: _Entry) -> _Entry:
         if entry.run_id not in ended:
             return entry
-        return entry.failed(ended[entry.run_id] or entry.began_ms, is_cut_off=entry.began_ms < since_ms)
+        is_cut_off = entry.began_ms < since_ms
+        return entry.failed(ended[entry.run_id] or entry.began_ms, is_cut_off=is_cut_off, is_fatal=not is_cut_off)
 
     return {duty: {key: settle(entry) for key, entry in entries.items()} for duty, entries in known.items()}, names
 
