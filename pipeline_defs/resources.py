@@ -71,7 +71,8 @@ class Edges:
     told_lag: dict[str, tuple[DagsterInstance, Told | None]] = field(default_factory=dict, init=False)  # by topic
     mirrored: dict[str, tuple[Coverage, int]] = field(default_factory=dict, init=False)  # what moved its group, and when (ms)
     slow_topics: dict[str, OffsetlakeError] = field(default_factory=dict, init=False)  # what kept a tick waiting in vain, last
-    put_off: set[str] = field(default_factory=set, init=False)  # topics that the last tick had no time for
+    planned_at: dict[str, float] = field(default_factory=dict, init=False)  # by topic, when a tick did so last, by `monotonic`
+    derived_at: dict[str, float] = field(default_factory=dict, init=False)  # when one looked at its derived tables
     tick_turn: Lock = field(default_factory=Lock, init=False)  # of the tick that is at work
     tick_began: float = field(default=0.0, init=False)  # in seconds of this process
     silent_clusters: dict[str, Any] = field(default_factory=dict, init=False)  # by its servers, of clusters that do not answer

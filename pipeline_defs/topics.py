@@ -21,7 +21,7 @@ DECODE_TAG = "offsetlake/decodes"
 LATEST_TAG = "offsetlake/latest"
 
 LANE_TAG = "offsetlake/lane"  # of a run of the pulse: it has the topics of that lane alone
-TOOK_TAG = "offsetlake/took"  # of a run of the pulse that has taken something: what fails of it backs off by itself
+DID_TAG, BEGAN, DID = "offsetlake/did", "began a job", "a job"  # of a run of the pulse: what it came to
 LAND_PENDING = "land_pending"  # the sensor that plans all topics, and the job that lands what is pending of them
 
 TOPIC = "{topic}"

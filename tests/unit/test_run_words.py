@@ -307,13 +307,12 @@ def test_definitions_that_load_no_more_are_told_once(tmp_path: Path, monkeypatch
     alarms, says = list[str](), list[str]()
     monkeypatch.setattr(up, "_alarm", lambda text, _: alarms.append(text))
     monkeypatch.setattr(up, "_say", lambda text, *_: says.append(text))
-    server = Mock(find_load_error=Mock(side_effect=[None, "it is torn", OSError(), "it is torn", None, None]))
+    server = Mock(find_load_error=Mock(side_effect=[None, "it is torn", OSError(), "it is torn", LookupError(), "it is torn"]))
     definitions = up._Definitions(Mock(), tmp_path)
-    for _ in range(6):
-        definitions.look(server)
-    (alarm,) = alarms
-    assert "do not load, so nothing is planned or landed: it is torn; correct them" in alarm
-    assert says == ["the definitions load again"]
+    for is_ticking in (False, False, False, False, False, True, True, False):
+        definitions.look(server, is_ticking=is_ticking)
+    assert len(alarms) == 2 and says == ["the definitions load again"]
+    assert "do not load, so nothing is planned or landed: it is torn; correct them" in alarms[0]
 
 
 @pytest.mark.parametrize("error", [DagsterUnavailable("it did not come up"), OSError(errno.ENOSPC, "No space left on device")])

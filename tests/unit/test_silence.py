@@ -2,6 +2,7 @@
 
 import logging
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +22,7 @@ from pipeline_defs.adapters.telemetry.alerting import send_alert
 from pipeline_defs.adapters.telemetry.openlineage import Sender
 from pipeline_defs.core.errors import BadSetting, BrokerRefuses, BrokerUnavailable, OffsetlakeError, StaleAnswer
 from pipeline_defs.core.log.planning import Policy
+from pipeline_defs.orchestration.pulse import pulse
 from pipeline_defs.orchestration.pulse.topic_discovery import plan_new_topics
 from pipeline_defs.orchestration.runs import visiting
 from pipeline_defs.orchestration.runs.visiting import visit_topics
@@ -123,6 +125,31 @@ def test_of_topics_that_hold_a_look_up_each_look_awaits_one(error: OffsetlakeErr
     assert sorted(look() for _ in range(3)) == [["d", name] for name in "abc"]
     slow.clear()
     assert look()[0] == "d" and look() == [*"abcd"], "the control"
+
+
+def test_no_topic_is_left_out_however_slow_ticks_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """[R-30] Each is planned, and its derived tables are looked at, as often as any other."""
+    clock, planned, derived = [1.0], Counter[str](), Counter[str]()
+
+    def spend(seen: Counter[str], topic: Topic, found: object) -> Any:
+        clock[0] += 2
+        seen[topic.name] += 1
+        return found
+
+    monkeypatch.setattr(pulse, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(pulse, "run_tick", lambda topic, *_: spend(planned, topic, pulse.Tick((), 0, 0, (), ())))
+    monkeypatch.setattr(pulse, "run_derive_tick", lambda topic, *_: spend(derived, topic, pulse.DerivedTick()))
+    monkeypatch.setattr(pulse, "read_known", lambda *_: SimpleNamespace(began=clock[0], tries={}))
+    monkeypatch.setattr(pulse, "visit_topics", lambda topics, _, visit, __: [*map(visit, topics)])
+    for name in ("open_pools", "failures_of"):
+        monkeypatch.setattr(pulse, name, lambda *_: 0)
+    topics: Any = [SimpleNamespace(name=str(number), decode=True, latest=None, duties=()) for number in range(30)]
+    edges: Any = SimpleNamespace(planned_at={}, derived_at={}, now_ms=lambda: 0)
+    for _ in range(20):
+        ticks = pulse.tick_topics(topics, Mock(), edges)
+        assert any(each.is_late for each in ticks) and [each.topic for each in ticks] == topics
+    for seen in (planned, derived):
+        assert len(seen) == 30 and max(seen.values()) - min(seen.values()) <= 1
 
 
 def test_a_pattern_whose_cluster_is_silent_keeps_ticks_waiting_once() -> None:

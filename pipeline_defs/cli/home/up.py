@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from http.client import HTTPException
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -24,7 +25,13 @@ from ...core.errors import BadSetting, EmptySelection, LakeUnavailable, first_li
 from ...operate.news import FailedSince, FailedTicks, LandedSince, landed_text
 from ...orchestration.home.daemons import is_silent, read_sensors, read_silence, tick_silence, wake_sensors
 from ...orchestration.home.dagster_home import open_instance, why_silent
-from ...orchestration.home.dagster_server import MOST_REVIVALS, REVIVAL_SECONDS, DagsterServer, DagsterUnavailable
+from ...orchestration.home.dagster_server import (
+    ANSWER_SECONDS,
+    MOST_REVIVALS,
+    REVIVAL_SECONDS,
+    DagsterServer,
+    DagsterUnavailable,
+)
 from ...orchestration.home.project import find_other_config, make_home, write_env
 from ...orchestration.pulse.topic_discovery import DISCOVER_SECONDS
 from ...orchestration.topic_set import TopicFiles, read_stamps
@@ -92,8 +99,7 @@ def up(port: int | None) -> None:
                     silences = read_silence(instance, "SENSOR", now), tick_silence(sensors, now)
                     for ended in server.end_hung(*silences):
                         _say(ended)
-                    if is_silent(silences[1]):
-                        definitions.look(server)
+                    definitions.look(server, is_ticking=not is_silent(silences[1]))
                     _tell_news(failed, ticks, since, sensors)
     except KeyboardInterrupt:
         OUT.print("everything is stopped; what is landed stays landed")
@@ -132,18 +138,21 @@ class _Definitions:
     project: Path
     refused: str = field(default="", init=False)  # why they do not load
 
-    def look(self, server: DagsterServer) -> None:
-        with suppress(OSError):  # the webserver does not answer just now
-            why, before = server.find_load_error() or "", self.refused
-            self.refused = why
-            if why and why != before:
+    def look(self, server: DagsterServer, *, is_ticking: bool) -> None:
+        if is_ticking:
+            if self.refused:
+                _say("the definitions load again")
+            self.refused = ""
+            return
+        with suppress(OSError, HTTPException, ValueError, LookupError, TypeError):  # the webserver does not answer just now
+            why = server.find_load_error(ANSWER_SECONDS)
+            if why and why != self.refused:
+                self.refused = why
                 _alarm(
                     f"the definitions of {self.project} do not load, so nothing is planned or landed: {why}; correct them "
                     "(`dg check defs` shows the place), then reload the code location in Dagster's UI",
                     self.edges,
                 )
-            elif before and not why:
-                _say("the definitions load again")
 
 
 def _tell_news(failed: FailedSince, ticks: FailedTicks, since: LandedSince, sensors: Sequence[InstigatorState]) -> None:

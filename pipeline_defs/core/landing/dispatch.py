@@ -36,7 +36,7 @@ class Tried:
     """How often in a row runs that covered a range have failed, and when the last one ended, well or not.
 
     Times are ms since 1970; the run is the last one that failed. `cut_off` are the attempts that ended with all of Dagster;
-    `fatal` are the last ones in a row that ended their run, without a word or by an error that nobody caught.
+    `fatal` are those that ended their run, without a word or by an error that nobody caught.
     """
 
     attempts: int
@@ -48,8 +48,8 @@ class Tried:
 
     def then_failed(self, run_id: str, ended_ms: int, *, is_cut_off: bool = False, is_fatal: bool = False) -> Tried:
         """Return this and one more failure after it."""
-        fatal = self.fatal + 1 if is_fatal else self.fatal if is_cut_off else 0
-        return Tried(self.attempts + 1, ended_ms, self.first_failed_ms or ended_ms, run_id, self.cut_off + is_cut_off, fatal)
+        first_ms, cut_off, fatal = self.first_failed_ms or ended_ms, self.cut_off + is_cut_off, self.fatal + is_fatal
+        return Tried(self.attempts + 1, ended_ms, first_ms, run_id, cut_off, fatal)
 
     @property
     def is_stalled(self) -> bool:
@@ -100,12 +100,15 @@ def choose_alike(
     """Choose the ranges of one job: with the one that waits for longest, others that were never tried, as it, or have failed.
 
     What fails may hold up all of its job, so nothing that is new shares one with it. `since_ms` says since when each waits;
-    what has failed waits since it did. A job has at most `most` new ones, or as many that have failed as `retries` says.
+    what has failed waits since it did. A job has at most `most` new ones, or as many that have failed as `retries` says; what
+    has ended its run twice shares it with none.
     """
     waiting = sorted(due, key=lambda each: tried[each].last_ended_ms if each in tried else since_ms[each])
     if not waiting or waiting[0] not in tried:
         return [each for each in due if each not in tried][:most]
-    return [each for each in waiting if each in tried][: min(retries, most)]
+    if tried[waiting[0]].fatal > 1:
+        return waiting[:1]
+    return [each for each in waiting if each in tried and tried[each].fatal <= 1][: min(retries, most)]
 
 
 def take_turns(

@@ -218,9 +218,9 @@ class DagsterServer:
                     os.kill(each.pid, signal.SIGKILL)
         return told
 
-    def find_load_error(self) -> str | None:
+    def find_load_error(self, patience_seconds: float = START_SECONDS) -> str | None:
         """Return why the project's definitions did not load, if they did not: nothing would plan and land then."""
-        entries = self._ask(_LOCATIONS)["workspaceOrError"]["locationEntries"]
+        entries = self._ask(_LOCATIONS, patience_seconds)["workspaceOrError"]["locationEntries"]
         found = [entry["locationOrLoadError"] for entry in entries]
         errors = [[error, *error["causes"]] for error in found if error and "message" in error]
         return next((chain[-1]["message"].strip() for chain in errors), None)  # the innermost says what is wrong

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import takewhile
+from threading import Lock
 
 import dagster as dg
 from dagster import RunsFilter
@@ -20,7 +21,7 @@ from ...core.advice import counted
 from ...core.errors import OffsetlakeError, TopicsFailed, as_ours
 from ...core.landing.dispatch import Tried, lane_of
 from ...resources import Edges
-from ...topics import LAND_PENDING, LANE_TAG, TOOK_TAG, Duty, Topic
+from ...topics import DID, DID_TAG, LAND_PENDING, LANE_TAG, Duty, Topic
 from ..home.daemons import running_since
 from ..home.dead_runs import end_dead_runs
 from ..runs.known import Known, is_slow, read_known, read_slow
@@ -35,11 +36,12 @@ from .ticking import DerivedTick, Tick, run_derive_tick, run_latest_tick, run_ti
 from .topic_discovery import Discovery
 
 TICK_SECONDS = 4  # the daemon looks every 5 s: with 5, one that comes a moment early is left out
-VISIT_SECONDS = 40.0  # of a tick: Dagster gives one up after 60, and what it would have asked for is lost
+PLAN_SECONDS, LOOK_SECONDS = 25.0, 40.0  # of a tick: Dagster gives it up after 60, and what it would ask for is lost
 HUNG_SECONDS = 300.0  # after which a tick that is still at work is waited for no more
 SHOWN = 5  # in a tick's one line; the checks name more
 LOCATION_TAG = "offsetlake/location"
 MOST_IN_A_ROW = 8  # runs that failed early, after which the back-off grows no more
+MOST_AT_WORK = 3  # where they had begun a job: what is of that job backs off by itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,7 @@ class TopicTick:
     derived: Sequence[DerivedTick]
     error: OffsetlakeError | None
     failures: int  # in a row, of all that was tried of it at once
+    is_late: bool = False  # there was no time for all of it, which the next tick begins with
 
     @property
     def is_due(self) -> bool:
@@ -101,16 +104,18 @@ def build_pulse(topics: Sequence[Topic], files: TopicFiles | None = None) -> dg.
         description="Plans new offset ranges of all topics, and asks for the run that lands what is pending of them.",
     )
     def pulse(context: dg.SensorEvaluationContext, edges: dg.ResourceParam[Edges]) -> dg.SensorResult:
-        is_ours, now = edges.tick_turn.acquire(blocking=False), time.monotonic()
-        if not is_ours and now - edges.tick_began < HUNG_SECONDS:  # Dagster has given it up, and it goes on
-            reason = f"the tick before is at work for {duration_text(now - edges.tick_began)}: this machine is busy"
-            return dg.SensorResult(skip_reason=reason)
+        turn, now = edges.tick_turn, time.monotonic()
+        if not turn.acquire(blocking=False):  # Dagster has given up the tick that has it, and it goes on
+            if now - edges.tick_began < HUNG_SECONDS:
+                reason = f"the tick before is at work for {duration_text(now - edges.tick_began)}: this machine is busy"
+                return dg.SensorResult(skip_reason=reason)
+            edges.tick_turn = turn = Lock()
+            turn.acquire()
         edges.tick_began = now
         try:
             return _tick(topics, discovery, context, edges)
         finally:
-            if is_ours:
-                edges.tick_turn.release()
+            turn.release()
 
     return dg.Definitions(jobs=[land_pending, comparison], sensors=[pulse])
 
@@ -136,7 +141,8 @@ def _tick(topics: Sequence[Topic], discovery: Discovery, context: dg.SensorEvalu
         return dg.SensorResult(run_requests=requests)
     if failures:
         raise TopicsFailed(f"of {len(ticks)} topics {len(failures)} cannot be planned; the others were", failures)
-    late = f"{counted(len(edges.put_off), 'topic')} left to the next tick: this one took too long" if edges.put_off else ""
+    put_off = sum(each.is_late for each in ticks)
+    late = f"{counted(put_off, 'topic')} left to the next tick: this one took too long" if put_off else ""
     return dg.SensorResult(skip_reason="; ".join(filter(None, [*postponed, late, discovery.text, waiting_text(ticks)])))
 
 
@@ -187,18 +193,19 @@ def find_postponed(instance: dg.DagsterInstance, tags: Mapping[str, str], now_ms
     """Return why no run is asked for now, where the last ones with these tags ended before they took anything; else nothing."""
     ended = RunsFilter(job_name=LAND_PENDING, statuses=[*FAILED, dg.DagsterRunStatus.SUCCESS], tags={**tags})
     records = instance.get_run_records(ended, limit=MOST_IN_A_ROW)
-    early = list(takewhile(lambda record: TOOK_TAG not in record.dagster_run.tags, records))
+    early = list(takewhile(lambda record: record.dagster_run.tags.get(DID_TAG) != DID, records))
     if not early:
         return ""
+    attempts = min(len(early), MOST_AT_WORK) if any(DID_TAG in each.dagster_run.tags for each in early) else len(early)
     last = early[0]
     since = datetime.fromtimestamp(running_since(instance.root_directory), UTC)
     wordless = [each for each in early if RUN_FAILURE_REASON_TAG not in each.dagster_run.tags]
     cut_off = [each.create_timestamp.replace(tzinfo=UTC) < since for each in wordless]
-    tried = Tried(len(early), int((last.end_time or last.update_timestamp.timestamp()) * 1000), cut_off=sum(cut_off))
+    tried = Tried(attempts, int((last.end_time or last.update_timestamp.timestamp()) * 1000), cut_off=sum(cut_off))
     if tried.is_due(now_ms):
         return ""
     return (
-        f"run {last.dagster_run.run_id[:8]}, the last of {len(early)} in a row, ended before it had taken anything: "
+        f"run {last.dagster_run.run_id[:8]}, the last of {len(early)} in a row, ended before it had done anything: "
         f"the next is asked for in {duration_text(tried.due_in_seconds(now_ms))}"
     )
 
@@ -206,27 +213,30 @@ def find_postponed(instance: dg.DagsterInstance, tags: Mapping[str, str], now_ms
 def tick_topics(topics: Sequence[Topic], instance: dg.DagsterInstance, edges: Edges) -> list[TopicTick]:
     """Tick each topic; what a broker does not say of one keeps nobody from deriving, nor any other topic waiting.
 
-    Topics for which there is no time are put off, and are the first ones of the next tick.
+    For planning and for derived tables alike those come first for which there was no time for longest.
     """
     known = read_known(instance, topics, edges.now_ms())
     open_pools(instance, [duty.pool for topic in topics for duty in topic.duties])
-    in_turn = sorted(topics, key=lambda each: each.name not in edges.put_off)
-    put_off = set[str]()
 
-    def is_late(topic: Topic) -> bool:
-        is_over = time.monotonic() - known.began > VISIT_SECONDS and topic is not in_turn[0]
-        put_off.update([topic.name] if is_over else [])
-        return is_over
+    def is_late(last: dict[str, float], topic: Topic, in_turn: Sequence[Topic], seconds: float) -> bool:
+        now = time.monotonic()
+        if now - known.began > seconds and topic is not in_turn[0]:
+            return True
+        last[topic.name] = now
+        return False
 
     def tick(topic: Topic) -> Tick | OffsetlakeError | None:
-        return None if is_late(topic) else run_tick(topic, instance, edges, known)
+        return None if is_late(edges.planned_at, topic, to_plan, PLAN_SECONDS) else run_tick(topic, instance, edges, known)
 
-    landings = visit_topics(in_turn, edges, tick, lambda _, error: error)
-    ticks = {
-        topic.name: _tick_derived(topic, landed, instance, edges, known, is_late=is_late(topic))
-        for topic, landed in zip(in_turn, landings, strict=True)
-    }
-    edges.put_off = put_off
+    to_plan, to_derive = (
+        sorted(topics, key=lambda each: last.get(each.name, 0.0)) for last in (edges.planned_at, edges.derived_at)
+    )
+    names = [each.name for each in to_plan]
+    landings = dict(zip(names, visit_topics(to_plan, edges, tick, lambda _, error: error), strict=True))
+    ticks = {}
+    for topic in to_derive:
+        late = is_late(edges.derived_at, topic, to_derive, LOOK_SECONDS)
+        ticks[topic.name] = _tick_derived(topic, landings[topic.name], instance, edges, known, is_late=late)
     return [ticks[topic.name] for topic in topics]
 
 
@@ -249,4 +259,4 @@ def _tick_derived(
             derived.append(run_latest_tick(topic, topic.latest, instance, edges, known))
     except Exception as broken:  # noqa: BLE001 (told by its type: another topic is not to pay for it)
         error = error or as_ours(broken, f"topic {topic.name}")
-    return TopicTick(topic, landing, derived, error, failures_of(topic, known.tries))
+    return TopicTick(topic, landing, derived, error, failures_of(topic, known.tries), is_late or landed is None)

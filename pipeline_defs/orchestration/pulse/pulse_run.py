@@ -27,7 +27,7 @@ from ...landing.attempt import Tools
 from ...landing.landing import land_topics
 from ...resources import Edges
 from ...tables.decoding import decode
-from ...topics import LAND_PENDING, LANE_TAG, TOOK_TAG, Duty, Topic
+from ...topics import BEGAN, DID, DID_TAG, LAND_PENDING, LANE_TAG, Duty, Topic
 from ..assets.checks import check_quickly, evaluation_of
 from ..assets.decoded_asset import NEWLY_DECODED, check_decodings, decoded_event, tell_decoded
 from ..assets.latest_asset import check_share, is_check_due, share_of, update_and_tell
@@ -62,8 +62,9 @@ def land_and_derive(
         run.check()
         run.decode()
         run.update()
+        run.land_fatal()
         run.check()
-        failures = run.failures or ([] if run.has_taken else [*run.passed_over.values()])
+        failures = run.failures or ([] if run.came_to else [*run.passed_over.values()])
         if failures:
             counts = f"ranges landed: {sum(run.landed.values())}, failures: {len(failures)}"
             raise RangesFailed(f"{counts}; what failed is tried again, but for what at_most_once has claimed", failures)
@@ -73,8 +74,8 @@ def land_and_derive(
 class _PulseRun:
     """One run: its topics by name, how many ranges of each it has landed, and in words what failed.
 
-    `passed_over` says of which topics nothing could be taken, and why; `slow` is whose work is of the lane apart. `fatal` are
-    the ranges that are due and have ended a run, `survived` counts those that did not end this one.
+    `passed_over` says of which topics nothing could be taken, and why; `slow` is whose work is of the lane apart. With
+    `takes_fatal` it lands what has ended a run, of which `survived` have not ended this one.
     """
 
     topics: dict[str, Topic]
@@ -85,7 +86,7 @@ class _PulseRun:
     landed: Counter[str] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)
     passed_over: dict[str, str] = field(default_factory=dict)
-    has_taken: bool = False
+    came_to: str = ""
     unchecked: set[str] = field(default_factory=set)  # topics with ranges landed since the last look
     jobs: int = 0
     served: dict[str, int] = field(default_factory=dict)  # by topic the number of the last job that had ranges of it
@@ -93,7 +94,7 @@ class _PulseRun:
     most_offsets: float = field(default_factory=lambda: FIRST_OFFSETS)  # of the next job
     most_ranges: float = field(default_factory=lambda: FIRST_RANGES)
     slow: set[Duty] = field(default_factory=set)
-    fatal: set[TopicRange] = field(default_factory=set)
+    takes_fatal: bool = False
     survived: int = 0
     retries: dict[str, int] = field(default_factory=dict)  # by topic, how many ranges that have failed are decoded at once
 
@@ -106,6 +107,11 @@ class _PulseRun:
         is_in_time = self._timer(LAND_SECONDS)
         while is_in_time() and self._land_next():
             pass
+
+    def land_fatal(self) -> None:
+        """Land what has ended a run, after all else, as it may end this one: one range, then more the more did not."""
+        self.takes_fatal, self.left = True, RANGES_APART
+        self.land()
 
     def _land_next(self) -> bool:
         """Land one batch of what is pending, as large as a job of `JOB_SECONDS` is; return whether there was any."""
@@ -122,7 +128,7 @@ class _PulseRun:
         self.most_offsets = next_most(sum(len(each.offsets) for each in taken), seconds, JOB_SECONDS, self.most_offsets)
         self.most_ranges = next_most(len(taken), seconds, JOB_SECONDS, self.most_ranges)
         self.left -= len(taken)
-        self.survived += len(self.fatal.intersection(taken))
+        self.survived += len(taken) if self.takes_fatal else 0
         self.jobs += 1
         self.served |= dict.fromkeys(batch, self.jobs)
         return True
@@ -138,10 +144,10 @@ class _PulseRun:
     def _find_due(self) -> dict[str, list[OffsetRange]]:
         """Find the ranges to land now: of each topic as policy and tries order them, first who waits longest for a job.
 
-        One that may have ended a run shares its job with no other, or only with such, and with more the more ended none.
+        What may have ended a run is left out, or is all that there is with `takes_fatal`.
         """
         found: dict[str, tuple[int, int, list[OffsetRange]]] = {}
-        since_ms, fatal = dict[TopicRange, int](), dict[TopicRange, Tried]()
+        fatal = dict[TopicRange, Tried]()
         duties = [duty for topic in self.topics.values() for duty in (topic.landing, topic.decoding)]
         tries = read_all_tries(self.context.instance, duties)
         for name, topic in self.topics.items():
@@ -156,14 +162,16 @@ class _PulseRun:
                     served = self.served.get(name, 0)
                     ordered = due[::-1] if topic.policy.is_newest_first else due
                     found[name] = served, planned_ms[due[0]], alternate(ordered, tries[topic.landing].tried)
-                    since_ms |= {TopicRange(name, each): planned_ms[each] for each in due}
-                    last = ((each, tries[topic.landing].find_fatal(each)) for each in due)
-                    fatal |= {TopicRange(name, each): tried for each, tried in last if tried is not None}
-        self.fatal = {*fatal}
-        alike = {*choose_alike([*since_ms], since_ms, fatal, len(since_ms), 1 + self.survived)}
-        by_wait = sorted(found.items(), key=lambda each: each[1][:2])
-        chosen = ((name, [each for each in due if TopicRange(name, each) in alike]) for name, (*_, due) in by_wait)
-        return {name: ranges for name, ranges in chosen if ranges}
+                    last = tries[topic.landing].find_fatal(planned_ms)
+                    fatal |= {TopicRange(name, each): tried for each, tried in last.items()}
+        waiting = {name: due for name, (*_, due) in sorted(found.items(), key=lambda each: each[1][:2])}
+        if self.takes_fatal:
+            alike = choose_alike([*fatal], {}, fatal, len(fatal), 1 + self.survived)
+            return {each.topic: [other.offsets for other in alike if other.topic == each.topic] for each in alike}
+        if not fatal:
+            return waiting
+        kept = ((name, [each for each in due if TopicRange(name, each) not in fatal]) for name, due in waiting.items())
+        return {name: due for name, due in kept if due}
 
     def _land_batch(self, batch: dict[str, list[OffsetRange]]) -> None:
         context, edges = self.context, self.edges
@@ -354,14 +362,22 @@ class _PulseRun:
         They are shown beside the work: the future is done when they are, which whoever tells of one waits for.
         """
         instance, run_id = self.context.instance, self.context.run.run_id
-        with trying_all(instance, wanted, run_id, self.edges.now_ms) as done:
-            if not self.has_taken:
-                instance.add_run_tags(run_id, {TOOK_TAG: "yes"})
-                self.has_taken = True
-            with ThreadPoolExecutor(1) as pool:
+        self._come_to(BEGAN)
+        try:
+            with trying_all(instance, wanted, run_id, self.edges.now_ms) as done, ThreadPoolExecutor(1) as pool:
                 shown = pool.submit(self._show_in_progress, wanted)
                 yield done, shown
                 shown.result()  # that it could not be shown is an error even where nothing was told
+        except OffsetlakeError:
+            self._come_to(DID)
+            raise
+        self._come_to(DID)
+
+    def _come_to(self, what: str) -> None:
+        """Tag the run with what it has come to."""
+        if self.came_to not in {what, DID}:
+            self.context.instance.add_run_tags(self.context.run.run_id, {DID_TAG: what})
+            self.came_to = what
 
     def _show_in_progress(self, wanted: Mapping[Duty, Sequence[str]]) -> None:
         for duty, key in ((duty, key) for duty, keys in wanted.items() for key in keys):

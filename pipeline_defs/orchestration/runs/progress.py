@@ -16,7 +16,6 @@ import dagster as dg
 
 from ...adapters.kafka.kafka_transactions import OpenTransaction
 from ...core.advice import command, counted
-from ...core.errors import OffsetlakeError
 from ...core.landing.dispatch import NEVER_TRIED, STALLED_AFTER_ATTEMPTS, Tried
 from ...core.landing.progress import Silence, Unplanned, find_lag, find_silences, patience_seconds
 from ...core.log.coverage import Coverage
@@ -91,12 +90,13 @@ def _still_due(topic: Topic, coverage: Coverage, edges: Edges, known: Known) -> 
     All of them where a table cannot be read: whoever decodes says so.
     """
     tries, update = known.tries[topic.decoding], known.tries[topic.upserting].of(UPDATE)
-    with suppress(OffsetlakeError):
+    with suppress(Exception):
         if topic.decode is not None and tries.tried:
             due = read_undecoded(topic, coverage, edges, known).due
             tries = replace(tries, tried={offsets: tried for offsets, tried in tries.tried.items() if offsets in due})
-        if topic.latest is not None and update.attempts and not find_due(topic.name, topic.latest, edges.decodings).has_work:
-            update = NEVER_TRIED
+        if topic.latest is not None and update.attempts:
+            latest = find_due(topic.name, topic.latest, edges.decodings)
+            update = NEVER_TRIED if latest.standing is not None and not latest.has_work else update
     return tries, update
 
 

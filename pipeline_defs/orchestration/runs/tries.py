@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, replace
 import dagster as dg
 from dagster import RunsFilter
 
+from ...core.errors import OffsetlakeError
 from ...core.landing.dispatch import Tried, choose_due
 from ...core.offsets import OffsetRange
 from ...topics import Duty, Topic
@@ -64,6 +65,9 @@ def trying_all(
     try:
         yield done
         is_fatal = False
+    except OffsetlakeError:  # it is told, and ends no run
+        is_fatal = False
+        raise
     finally:
         ended_ms = now_ms()
 
@@ -98,10 +102,16 @@ class Tries:
         """Choose what of ranges that wait is to be tried now: none while `ALL` backs off, whatever arrives meanwhile."""
         return choose_due(waiting, self.held, self.tried, now_ms) if self.of(ALL).is_due(now_ms) else []
 
-    def find_fatal(self, offsets: OffsetRange) -> Tried | None:
-        """Find the last try of a range, or of `ALL` for one that arrived since, where that has ended its run; else none."""
-        last = self.tried.get(offsets, self.of(ALL))
-        return last if last.fatal else None
+    def find_fatal(self, planned_ms: Mapping[OffsetRange, int]) -> dict[OffsetRange, Tried]:
+        """Find which of some ranges, with when each was planned, have ended their run, or arrived after `ALL` has done so.
+
+        Such a one waits since it was planned.
+        """
+        of_all = self.of(ALL)
+        arrived = {each: replace(of_all, last_ended_ms=ms) for each, ms in planned_ms.items()} if of_all.fatal else {}
+        return arrived | {
+            each: last for each in planned_ms if (last := self.tried.get(each)) and (last.fatal or each in arrived)
+        }
 
     def is_held(self, key: str) -> bool:
         """Return whether an active run is at an `UPDATE`."""
