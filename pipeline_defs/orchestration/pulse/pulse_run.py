@@ -62,7 +62,9 @@ def land_and_derive(
         run.check()
         run.decode()
         run.update()
-        run.land_fatal()
+        if run.land_fatal():
+            run.decode()
+            run.update()
         run.check()
         failures = run.failures or ([] if run.came_to else [*run.passed_over.values()])
         if failures:
@@ -108,10 +110,15 @@ class _PulseRun:
         while is_in_time() and self._land_next():
             pass
 
-    def land_fatal(self) -> None:
-        """Land what has ended a run, after all else, as it may end this one: one range, then more the more did not."""
+    def land_fatal(self) -> bool:
+        """Land what has ended a run, after all else, as it may end this one: one range, then more the more did not.
+
+        Return whether there was any.
+        """
         self.takes_fatal, self.left = True, RANGES_APART
         self.land()
+        self.takes_fatal, self.left = False, 0
+        return self.survived > 0
 
     def _land_next(self) -> bool:
         """Land one batch of what is pending, as large as a job of `JOB_SECONDS` is; return whether there was any."""
