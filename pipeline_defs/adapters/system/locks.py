@@ -23,7 +23,7 @@ from .processes import wait_for
 
 WAIT_SECONDS = 30.0  # it is held for a few writes of names; longer only by a process that is stopped
 POLL_SECONDS = 0.01
-LOOK_SECONDS = 0.02
+LOOK_SECONDS = 0.02  # another who looks has a lock for less
 START_POLL_SECONDS = 0.1
 T = TypeVar("T")
 START_LOCK = ".lock"
@@ -179,9 +179,7 @@ def _read_name(path: Path) -> tuple[str, bool]:
     """Read the name in a file, and whether somebody holds a share of it."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        is_held = not wait_for(
-            lambda: _is_taken(descriptor), LOOK_SECONDS, POLL_SECONDS
-        )  # another who looks has it for a moment
+        is_held = not wait_for(lambda: _is_taken(descriptor), LOOK_SECONDS, POLL_SECONDS)
         return os.read(descriptor, 1_000).decode(), is_held
     finally:
         os.close(descriptor)

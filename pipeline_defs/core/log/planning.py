@@ -19,7 +19,7 @@ from .topic_state import PartitionState, TopicState, find_shrunk, refuse_other_c
 
 AUTO_RECORDS_DEFAULT = 1 << 17  # nothing is known of the record size yet
 AUTO_RECORDS_MAX = 1 << 24
-CLOCKS_APART_MS = 300_000  # that planners of two hosts may be
+CLOCKS_APART_MS = 300_000  # that planners, or daemons, of two hosts may be
 MOST_SKIPPED = 100_000  # ranges that a skip plans; their step has some 20 MB
 
 

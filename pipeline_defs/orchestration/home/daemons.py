@@ -18,10 +18,10 @@ from dagster._core.run_coordinator import QueuedRunCoordinator
 from dagster._core.scheduler.instigation import InstigatorState, SensorInstigatorData
 
 from ...adapters.system.locks import Holder, find_holder, remove_unheld, share_for_life
+from ...core.log.planning import CLOCKS_APART_MS
 
 HEARTBEAT_SECONDS = 30.0  # how often Dagster's daemons say that they are there
 SILENT_AFTER_SECONDS = 3 * HEARTBEAT_SECONDS
-CLOCKS_APART_SECONDS = 300.0  # that daemons of two hosts may be
 HUNG_AFTER_SECONDS = 180.0  # of silence beyond that
 
 Daemon = Literal["SENSOR", "BACKFILL", "QUEUED_RUN_COORDINATOR"]  # as Dagster names them
@@ -120,7 +120,7 @@ def wake_sensors(instance: dg.DagsterInstance, sensors: Iterable[InstigatorState
         (each, data)
         for each in sensors
         if (data := each.sensor_instigator_data) is not None
-        and max(data.last_tick_timestamp or 0.0, data.last_tick_start_timestamp or 0.0) > now_seconds + CLOCKS_APART_SECONDS
+        and max(data.last_tick_timestamp or 0.0, data.last_tick_start_timestamp or 0.0) > now_seconds + CLOCKS_APART_MS / 1000
     ]
     for each, data in ahead:
         told = data._replace(last_tick_timestamp=now_seconds, last_tick_start_timestamp=now_seconds)

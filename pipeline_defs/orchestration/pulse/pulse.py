@@ -218,15 +218,16 @@ def tick_topics(topics: Sequence[Topic], instance: dg.DagsterInstance, edges: Ed
     known = read_known(instance, topics, edges.now_ms())
     open_pools(instance, [duty.pool for topic in topics for duty in topic.duties])
 
-    def is_late(last: dict[str, float], topic: Topic, in_turn: Sequence[Topic], seconds: float) -> bool:
+    def takes_turn(last: dict[str, float], topic: Topic, first: Topic, seconds: float) -> bool:
         now = time.monotonic()
-        if now - known.began > seconds and topic is not in_turn[0]:
-            return True
+        if now - known.began > seconds and topic is not first:
+            return False
         last[topic.name] = now
-        return False
+        return True
 
     def tick(topic: Topic) -> Tick | OffsetlakeError | None:
-        return None if is_late(edges.planned_at, topic, to_plan, PLAN_SECONDS) else run_tick(topic, instance, edges, known)
+        has_turn = takes_turn(edges.planned_at, topic, to_plan[0], PLAN_SECONDS)
+        return run_tick(topic, instance, edges, known) if has_turn else None
 
     to_plan, to_derive = (
         sorted(topics, key=lambda each: last.get(each.name, 0.0)) for last in (edges.planned_at, edges.derived_at)
@@ -235,8 +236,8 @@ def tick_topics(topics: Sequence[Topic], instance: dg.DagsterInstance, edges: Ed
     landings = dict(zip(names, visit_topics(to_plan, edges, tick, lambda _, error: error), strict=True))
     ticks = {}
     for topic in to_derive:
-        late = is_late(edges.derived_at, topic, to_derive, LOOK_SECONDS)
-        ticks[topic.name] = _tick_derived(topic, landings[topic.name], instance, edges, known, is_late=late)
+        has_turn = takes_turn(edges.derived_at, topic, to_derive[0], LOOK_SECONDS)
+        ticks[topic.name] = _tick_derived(topic, landings[topic.name], instance, edges, known, is_late=not has_turn)
     return [ticks[topic.name] for topic in topics]
 
 

@@ -165,20 +165,15 @@ class _PulseRun:
                 due = tries[topic.landing].choose_due(coverage.pending(), self.edges.now_ms())
                 planned_ms = {offsets: coverage.log.ranges[offsets].planned_at_ms for offsets in due}
                 due.sort(key=lambda offsets: (planned_ms[offsets], offsets.start))
-                if due:
-                    served = self.served.get(name, 0)
-                    ordered = due[::-1] if topic.policy.is_newest_first else due
-                    found[name] = served, planned_ms[due[0]], alternate(ordered, tries[topic.landing].tried)
-                    last = tries[topic.landing].find_fatal(planned_ms)
-                    fatal |= {TopicRange(name, each): tried for each, tried in last.items()}
-        waiting = {name: due for name, (*_, due) in sorted(found.items(), key=lambda each: each[1][:2])}
+                last = tries[topic.landing].find_fatal(planned_ms)
+                fatal |= {TopicRange(name, each): tried for each, tried in last.items()}
+                ordered = alternate(due[::-1] if topic.policy.is_newest_first else due, tries[topic.landing].tried)
+                if rest := [each for each in ordered if each not in last]:
+                    found[name] = self.served.get(name, 0), planned_ms[due[0]], rest
         if self.takes_fatal:
             alike = choose_alike([*fatal], {}, fatal, len(fatal), 1 + self.survived)
             return {each.topic: [other.offsets for other in alike if other.topic == each.topic] for each in alike}
-        if not fatal:
-            return waiting
-        kept = ((name, [each for each in due if TopicRange(name, each) not in fatal]) for name, due in waiting.items())
-        return {name: due for name, due in kept if due}
+        return {name: due for name, (*_, due) in sorted(found.items(), key=lambda each: each[1][:2])}
 
     def _land_batch(self, batch: dict[str, list[OffsetRange]]) -> None:
         context, edges = self.context, self.edges

@@ -108,9 +108,10 @@ class Tries:
         Such a one waits since it was planned.
         """
         of_all = self.of(ALL)
-        arrived = {each: replace(of_all, last_ended_ms=ms) for each, ms in planned_ms.items()} if of_all.fatal else {}
-        return arrived | {
-            each: last for each in planned_ms if (last := self.tried.get(each)) and (last.fatal or each in arrived)
+        return {
+            each: self.tried.get(each) or replace(of_all, last_ended_ms=ms)
+            for each, ms in planned_ms.items()
+            if self.tried.get(each, of_all).fatal or of_all.fatal
         }
 
     def is_held(self, key: str) -> bool:
