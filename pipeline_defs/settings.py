@@ -250,7 +250,7 @@ def check_home(project: Path, environment: Mapping[str, str] | None = None) -> N
     if home is not None and is_used and not is_meant and _is_of_another(Path(home), project):
         raise BadSetting(
             f"DAGSTER_HOME in {project / ENV_FILE} is {home}, the home of another folder than {project}, which was moved or "
-            "copied; nothing was started; delete that line and run `offsetlake doctor` there, which writes the right one"
+            "copied; nothing was started; delete that line: `offsetlake up` writes the right one"
         )
     moved = env.get("OFFSETLAKE_HOME")
     is_ours = STARTED_BY_US in env or is_validating(env)

@@ -239,6 +239,12 @@ def as_ours(error: Exception, what: str) -> OffsetlakeError:
             f"{what}: Dagster's history does not answer: {said}; what is landed stays landed; see that its database runs, and "
             "that its disk has room; the next tick goes on"
         )
+    if isinstance(error, OSError) and error.errno is not None and not isinstance(error, (ConnectionError, TimeoutError)):
+        return FileUnusable(
+            f"{what}: {error.filename or 'a file'} cannot be used: {(error.strerror or '').lower()}; nothing of it became "
+            "visible by this, others go on, and it is tried again; see that its disk is sound and has room, and that this user "
+            "may use it"
+        )
     place = traceback.extract_tb(error.__traceback__)[-1]
     file = place.filename.rpartition("/")[2]
     return Unforeseen(

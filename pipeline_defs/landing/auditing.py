@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..adapters.lake.lake import Lake
 from ..adapters.tables.delta_log import raw_table_log
@@ -183,6 +183,7 @@ def check_table(topic: str, lake: Lake, held: Collection[OffsetRange] = ()) -> F
     violations += _find_otherwise(coverage, table, changed, lake) if of_ranges else []
     if len(changed) > len(anew):
         violations.append(f"{topic}: {how_to_mend(coverage, lake.store.url(log.folder))}")
+    violations += [f"{topic}: {damage}" for damage in (log.find_damage(),) if damage]
     rows = sum(file.rows for file in table.files.values())
     return Finding("raw_table", f"{len(table.files)} files", tuple(violations), {"version": table.version, "rows": rows})
 
@@ -227,22 +228,36 @@ def check_replay(
     run_id: str = "audit",
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Finding:
-    """Read landed ranges again through Spark and compare them; `sample` ranges drawn by `seed`, or all of them."""
+    """Read landed ranges again through Spark and compare them; `sample` ranges drawn by `seed`, or all of them.
+
+    Each by the isolation level that it was landed by. What compaction has taken since is no violation.
+    """
     coverage = tools.lake.coverage(topic)
     landed = [offsets for offsets in sorted(coverage.manifests) if coverage.is_landed(offsets)]
     chosen = landed if sample is None else random.Random(seed).sample(landed, min(sample, len(landed)))  # noqa: S311
     if not chosen:
         return Finding("replay", "no landed range")
-    attempt = Attempt(f"audit-{uuid.uuid4().hex[:8]}", run_id, code_version(), redo=True)
+    by_level = defaultdict[str, list[str]](list)
+    for offsets in chosen:
+        by_level[coverage.manifests[offsets].isolation_level].append(offsets.key)
     outcomes: dict[OffsetRange, Outcome] = {}
     violations: list[str] = []
-    for verdict in land(topic, [offsets.key for offsets in chosen], attempt, tools):
-        outcomes[verdict.offsets] = verdict.outcome
-        progress(len(outcomes), len(chosen))
-        if verdict.outcome not in {Outcome.UNCHANGED, Outcome.EXPIRED}:
-            violations += verdict.violations or (f"range {verdict.offsets.text(topic)}: {verdict.outcome.value}",)
+    compacted = 0
+    for level, keys in by_level.items():
+        attempt = Attempt(f"audit-{uuid.uuid4().hex[:8]}", run_id, code_version(), redo=True)
+        for verdict in land(topic, keys, attempt, replace(tools, isolation_level=level)):
+            outcomes[verdict.offsets] = verdict.outcome
+            progress(len(outcomes), len(chosen))
+            compacted += verdict.is_compacted
+            if verdict.outcome not in {Outcome.UNCHANGED, Outcome.EXPIRED} and not verdict.is_compacted:
+                violations += verdict.violations or (f"range {verdict.offsets.text(topic)}: {verdict.outcome.value}",)
     counts = {outcome.value: times for outcome, times in sorted(Counter(outcomes.values()).items())}
-    facts = {"replayed": len(outcomes), "landed": len(landed), **counts}
+    facts = {
+        "replayed": len(outcomes),
+        "landed": len(landed),
+        **counts,
+        **({"compacted_since": compacted} if compacted else {}),
+    }
     return Finding("replay", f"{len(outcomes)} of {len(landed)} landed ranges", tuple(violations), facts)
 
 

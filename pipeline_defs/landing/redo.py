@@ -13,8 +13,9 @@ from ..adapters.lake.layout import published_path
 from ..core.advice import counted, replace_command
 from ..core.errors import DamagedFile, OffsetlakeError, StagedFileGone, TableFileGone
 from ..core.landing.verdicts import Outcome, Verdict, failed
+from ..core.log.holes import Cause
 from ..core.log.manifest import Manifest
-from ..core.offsets import OffsetRange
+from ..core.offsets import OffsetRange, subtract_intervals
 from .attempt import Work
 from .standing import TRIES, Digests, count_only_in_table, has_bytes_of, landed_files
 
@@ -59,8 +60,10 @@ def compare(
             return Act.KEEP, Verdict(offsets, outcome, standing, notes)
         if may_replace:
             return _next(offsets, Outcome.REPLACED, standing, is_first_since=is_first_since)
-        text = f"range {offsets.text(ours.topic)}: {difference}"
-        return Act.KEEP, Verdict(offsets, Outcome.CHANGED, standing, (text,))
+        is_compacted = _is_compacted_since(standing, ours, part, lake)
+        why = ", compacted since it was landed" if is_compacted else ""
+        text = f"range {offsets.text(ours.topic)}: {difference}{why}"
+        return Act.KEEP, Verdict(offsets, Outcome.CHANGED, standing, (text,), is_compacted=is_compacted)
     is_gone = lake.store.size(published_path(standing)) is None
     if is_same and not is_gone and (may_replace or not attempt.redo):
         outcome = Outcome.REPLACED if may_replace else Outcome.ROLLED_FORWARD
@@ -180,6 +183,19 @@ def _difference(
         f"range {ours.offsets.text(ours.topic)}: its landed file, or {part.path} that was read now, went away while they were "
         "compared; nothing was written; the next run compares them again"
     )
+
+
+def _is_compacted_since(standing: Manifest, ours: Manifest, part: parquet.PartFile | None, lake: Lake) -> bool:
+    """Return whether compaction has taken each row that is not there any more, and all that is left is as it was landed."""
+    before = [(hole.start, hole.end) for hole in standing.holes]
+    others = [(hole.start, hole.end) for hole in ours.holes if hole.cause is not Cause.COMPACTED]
+    if subtract_intervals(others, before):
+        return False
+    if part is None:
+        return True
+    with suppress(FileNotFoundError), landed_files([standing], lake) as files:
+        return comparing.rows_beyond(part.path, files[standing.offsets].path, in_common=True) is None
+    return False
 
 
 def verify_expired(offsets: OffsetRange, manifest: Manifest, reason: str, lake: Lake) -> Verdict:

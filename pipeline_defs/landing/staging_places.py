@@ -65,7 +65,13 @@ class LocalStaging:
         They are written to the disk as soon as their tasks are done, while Spark goes on with the others: a head start and no
         more. What is committed is made durable before.
         """
-        return _watched(lambda: set(Path(folder).glob("*.parquet")), _write_back, on_files, WATCH_SECONDS)
+
+        def find() -> set[Path]:
+            with suppress(OSError):  # whoever needs it will say so
+                return {*Path(folder).glob("*.parquet")}
+            return set()
+
+        return _watched(find, _write_back, on_files, WATCH_SECONDS)
 
     def finish(self, folder: PurePath) -> None:
         """Do what Spark is still needed for once it has written a folder: here nothing."""
@@ -284,7 +290,7 @@ def _watched(
 
 
 def _write_back(path: Path) -> None:
-    with suppress(FileNotFoundError), path.open("rb") as file:
+    with suppress(OSError), path.open("rb") as file:  # what is committed is made durable before, which says why it cannot be
         os.fsync(file.fileno())
 
 

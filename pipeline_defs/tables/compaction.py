@@ -15,7 +15,7 @@ from ..adapters.lake.lake import Lake
 from ..adapters.store.remote_file import File
 from ..adapters.tables.delta_log import DeltaLog, raw_table_log
 from ..core.advice import command
-from ..core.errors import DamagedFile, OffsetlakeError
+from ..core.errors import DamagedFile, OffsetlakeError, as_ours
 from ..core.tables.compaction import (
     CompactionOutcome,
     CompactionVerdict,
@@ -147,8 +147,8 @@ def _compact_or_fail(work: _Work[G], group: G) -> CompactionVerdict:
         return _compact(work, group)
     except FileNotFoundError:  # somebody takes it away while it is read
         reason = _why_gone(work, group)
-    except OffsetlakeError as error:
-        reason = str(error)
+    except (OffsetlakeError, OSError) as error:
+        reason = str(as_ours(error, f"compacting {work.table.topic}, {group.key}"))
     return CompactionVerdict(group, CompactionOutcome.FAILED, violations=(reason,))
 
 

@@ -76,15 +76,22 @@ def _find_unnamed_of_latest(topic: str, lake: Lake, now_ms: int, older_than_seco
 
 
 def is_vacuum_due(lake: Lake, now_ms: int) -> bool:
-    """Return whether `vacuum` finds something to delete, or something to tell: a table that cannot be read."""
-    return any(isinstance(found, OffsetlakeError) or found for found in _find_all(lake, now_ms, VACUUM_AFTER_SECONDS))
+    """Return whether `vacuum` finds something to delete or mend, or something to tell: a table that cannot be read."""
+    found = any(isinstance(each, OffsetlakeError) or each for each in _find_all(lake, now_ms, VACUUM_AFTER_SECONDS))
+    return found or any(log.find_damage() for log in _find_logs(lake))  # a log that cannot be read is told above
 
 
 def vacuum(
     lake: Lake, now_ms: int, older_than_seconds: float = VACUUM_AFTER_SECONDS, on_step: StepWatcher = no_step
 ) -> tuple[list[str], list[OffsetlakeError]]:
-    """Delete what is old in all tables; return the paths, and what ended one table and no other."""
+    """Delete what is old in all tables, and mend their checkpoints; return the paths, and what ended one table and no other."""
     deleted, errors = list[str](), list[OffsetlakeError]()
+    for log in _find_logs(lake):
+        try:
+            if log.find_damage():
+                log.write_checkpoint()
+        except OffsetlakeError as error:
+            errors.append(error)
     for found in _find_all(lake, now_ms, older_than_seconds):
         if isinstance(found, OffsetlakeError):
             errors.append(found)
@@ -103,6 +110,11 @@ def _find_all(lake: Lake, now_ms: int, older_than_seconds: float) -> Iterator[li
                 yield find(topic, lake, now_ms, older_than_seconds)
             except OffsetlakeError as error:
                 yield error
+
+
+def _find_logs(lake: Lake) -> Iterator[DeltaLog]:
+    yield from (raw_table_log(topic, lake.store) for topic in lake.store.folders("tables/raw"))
+    yield from (decoded_table_log(topic, lake) for topic in lake.store.folders(DECODED))
 
 
 def _names(log: DeltaLog, lake: Lake) -> set[str]:

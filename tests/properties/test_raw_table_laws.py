@@ -1,6 +1,7 @@
 """The raw table held against what is landed, over random histories: each range once, files become few; and its log."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -312,6 +313,7 @@ def test_a_staged_file_that_is_not_its_files_is_refused() -> None:
 
 
 A, B = (File(f"{name}.parquet", 10, 0, {"numRecords": 1}) for name in "ab")
+WRITTEN = to_json(Commit([A], {B.path: 8}, {"g0/p0": 9}), "id", 0)
 TABLE = apply(Commit([A], transactions={"g0/p0": 5}), Snapshot())
 SCHEMA = '{"type":"struct","fields":[]}'
 
@@ -372,6 +374,17 @@ def test_a_commit_that_is_torn_or_gone_is_one_clear_error(tmp_path: Path) -> Non
     for read in (log.read, log.read_head):
         with pytest.raises(BrokenTable, match=r"begins with version 2, expected 0"):
             read()
+
+
+@given(at=st.integers(0, 2_000), bit=st.integers(0, 7))
+@example(at=WRITTEN.index(b"remove"), bit=0)
+@example(at=WRITTEN.index(B.path.encode()), bit=0)
+def test_a_commit_with_a_changed_bit_is_a_clear_error_or_says_the_same(at: int, bit: int) -> None:
+    """[R-81] A removed path with another letter is one that no reader removes: each would have its rows twice."""
+    data = bytearray(WRITTEN)
+    data[at % len(data)] ^= 1 << bit
+    with suppress(BrokenTable):
+        assert from_json(bytes(data), "t/1.json") == from_json(WRITTEN, "t/1.json")
 
 
 def test_a_version_that_follows_none_in_a_moved_folder_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

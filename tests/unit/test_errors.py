@@ -2,6 +2,7 @@
 
 import ast
 import dataclasses
+import errno
 import inspect
 import pickle
 import re
@@ -190,6 +191,19 @@ def test_a_history_on_a_full_disk_is_nothing_that_nobody_foresaw() -> None:
     with pytest.raises(ZeroDivisionError) as other:
         _ = 1 / 0
     assert as_ours(other.value, "topic orders").kind == "unforeseen", "the control"
+
+
+def test_a_file_that_the_system_refuses_is_nothing_that_nobody_foresaw() -> None:
+    found = as_ours(OSError(errno.EIO, "Input/output error", "/lake/staging"), "topic orders")
+    assert found.kind == "file_unusable" and "topic orders: /lake/staging cannot be used: input/output error; " in found.message
+    for other in (ConnectionRefusedError(errno.ECONNREFUSED, "refused"), OSError("no number")):
+        assert as_ours(_raised(other), "topic orders").kind == "unforeseen", "the control"
+
+
+def _raised(error: Exception) -> Exception:
+    with pytest.raises(type(error)) as raised:
+        raise error
+    return raised.value
 
 
 def test_only_what_is_outside_can_be_retried() -> None:

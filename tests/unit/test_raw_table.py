@@ -643,3 +643,27 @@ def test_what_a_foreign_or_torn_commit_took_out_is_appended_again(lake: Lake) ->
     version = raw_table_log(TOPIC, lake.store).read().version
     append(again(lake))
     assert raw_table_log(TOPIC, lake.store).read().version == version, "once"
+
+
+@pytest.mark.parametrize("what", ["hint", "torn", "gone"])
+def test_a_checkpoint_at_which_other_readers_fail_is_named_and_written_anew_by_night(lake: Lake, what: str) -> None:
+    """[R-81] Ours goes by the commits, so that nobody else would notice for up to a hundred versions."""
+    land_each(lake, R[:3])
+    append_landed(TOPIC, lake, lambda: EPOCH_MS)
+    log = raw_table_log(TOPIC, lake.store)
+    log.write_checkpoint()
+    folder, whole = root(lake) / log.folder / "_delta_log", log.read()
+    assert check_table(TOPIC, lake).passed and not is_vacuum_due(lake, EPOCH_MS), "the control"
+    (path,) = folder.glob("*.checkpoint.parquet")
+    if what == "hint":
+        (folder / "_last_checkpoint").write_text('{"version": 7, "size": 1}')
+    else:
+        path.write_bytes(path.read_bytes()[:-9]) if what == "torn" else path.unlink()
+    with pytest.raises(DeltaError):
+        deltalake.DeltaTable(str(folder.parent))
+    assert log.read() == whole, "the fault is of other readers"
+    (named,) = check_table(TOPIC, lake).violations
+    assert "some readers cannot open the table; the nightly job `sweep_staging` writes it anew" in named
+    assert is_vacuum_due(lake, EPOCH_MS) and vacuum(lake, EPOCH_MS) == ([], [])
+    assert len(deltalake.DeltaTable(str(folder.parent)).file_uris()) == len(whole.files)
+    assert check_table(TOPIC, lake).passed and log.read() == whole

@@ -36,6 +36,7 @@ from ...core.tables.delta import File as TableFile
 from ...core.tables.raw_table import stem_of
 from ..lake.lake import Lake
 from ..store.remote_file import File, source
+from ..store.store import Answer
 from .columns_of_table import columns_of, schema_of
 from .delta_log import DeltaLog
 
@@ -139,14 +140,18 @@ class Decodings:
 
     def keep(self, topic: str, text: str) -> str:
         """Keep a schema beside the table, once; return its digest, by which ranges name it."""
-        digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+        digest = _digest_of(text)
         if (topic, digest) not in self._texts:
             self._write_text(topic, digest, text)
             self._texts[topic, digest] = text
         return digest
 
     def _write_text(self, topic: str, digest: str, text: str) -> None:
-        self.lake.store.put_new(text_path(topic, digest), json.dumps(text).encode(), f"staging/schema-{uuid.uuid4()}")
+        """Write the document of that digest; one that is there and has another text was cut short or changed."""
+        path, data, scratch = text_path(topic, digest), json.dumps(text).encode(), f"staging/schema-{uuid.uuid4()}"
+        if self.lake.store.put_new(path, data, scratch) is not Answer.COMMITTED:
+            self.lake.store.delete(path)
+            self.lake.store.put_new(path, data, scratch)
 
     def _write_lacking_texts(self, topic: str, digests: Iterable[str]) -> None:
         """Write what is known here and not there any more: the table's folder was moved away since, say."""
@@ -157,24 +162,35 @@ class Decodings:
                 self._write_text(topic, digest, text)
 
     def find_lacking_texts(self, decoded: DecodedRanges) -> list[tuple[OffsetRange, str]]:
-        """Find the documents of schemas and columns that ranges name and that are not there, each with one of the ranges."""
-        there = self.lake.store.list(f"{TREE}/{decoded.topic}/_schemas")
+        """Find the documents of schemas and columns that ranges name and that are gone or changed, each with a range."""
+        topic = decoded.topic
         named = {digest: each.offsets for each in decoded.known.values() for digest in texts_of(each)}
-        paths = ((offsets, text_path(decoded.topic, digest)) for digest, offsets in sorted(named.items()))
-        return [(offsets, path) for offsets, path in paths if path not in there]
+        lacking = ((offsets, digest) for digest, offsets in sorted(named.items()) if self._read_text(topic, digest) is None)
+        return [(offsets, text_path(topic, digest)) for offsets, digest in lacking]
 
     def _text(self, topic: str, digest: str) -> str:
         if (topic, digest) not in self._texts:
-            path = text_path(topic, digest)
-            try:
-                self._texts[topic, digest] = json.loads(self.lake.store.get(path) or b"")
-            except ValueError as error:
+            text = self._read_text(topic, digest)
+            if text is None:
                 raise DamagedFile(
-                    f"{self.lake.store.url(path)}, the columns of decoded files, is gone or was changed; nothing was written; "
-                    f"`{command('audit', topic)}` says how it is made again; or restore it from a backup, or move "
-                    f"{self.lake.store.url(f'{TREE}/{topic}')} away, and all ranges are decoded again"
-                ) from error
+                    f"{self.lake.store.url(text_path(topic, digest))}, the columns of decoded files, is gone or was changed; "
+                    f"nothing was written; `{command('audit', topic)}` says how it is made again; or restore it from a backup, "
+                    f"or move {self.lake.store.url(f'{TREE}/{topic}')} away, and all ranges are decoded again"
+                )
+            self._texts[topic, digest] = text
         return self._texts[topic, digest]
+
+    def _read_text(self, topic: str, digest: str) -> str | None:
+        """Read the text of that digest; none where it is not there, or another."""
+        try:
+            text = json.loads(self.lake.store.get(text_path(topic, digest)) or b"")
+        except ValueError:
+            return None
+        return text if isinstance(text, str) and _digest_of(text) == digest else None
+
+
+def _digest_of(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def text_path(topic: str, digest: str) -> str:

@@ -129,13 +129,27 @@ class DeltaLog:
         has_checkpoint = self._newest_checkpoint() > onto.version
         return not has_checkpoint and self._replay(onto.version, onto.version + 1) is None
 
+    def find_damage(self) -> str | None:
+        """Say what of the checkpoints is amiss, and who mends it: others fail at it, where this one takes the commits."""
+        newest = self._newest_checkpoint()
+        if self._has_wrong_hint():
+            damaged = f"{self._store.url(self._hint)} names no checkpoint that is there"
+        elif newest != EMPTY and not self._is_right(newest):
+            damaged = f"{self._store.url(self._path(newest, _CHECKPOINT))} is not what was written"
+        else:
+            return None
+        return f"{damaged}; some readers cannot open the table; the nightly job `sweep_staging` writes it anew"
+
+    def _has_wrong_hint(self) -> bool:
+        return self._store.exists(self._hint) and (self._read_hint(), _CHECKPOINT) not in self._list(None)
+
     def write_checkpoint(self) -> None:
         """Have delta-rs write what the table has now into one file; once that is on the disk and right, delete old commits.
 
         Raise `LakeUnavailable` where that fails; readers then open more commits, and nothing else is amiss.
         """
         try:
-            if self._read_hint() > self._newest_checkpoint():  # a power cut: delta-rs goes by it for ever
+            if self._has_wrong_hint():  # a power cut: delta-rs goes by it for ever
                 self._store.delete(self._hint)
             while (newest := self._newest_checkpoint()) != EMPTY and not self._is_right(newest):
                 self._delete_checkpoint(newest)
@@ -198,12 +212,13 @@ class DeltaLog:
     def _delete_checkpoint(self, version: int) -> None:
         """Delete a checkpoint that commits can replace; raise `BrokenTable` where they are gone: it may be all there is."""
         if self._replay(version, version) is None:
-            url = self._store.url(self._path(version, _CHECKPOINT))
-            raise BrokenTable(
-                f"{url} cannot be used, and the commits before it are cleaned up; nothing was deleted; {self._mend}"
-            )
+            raise self._irreplaceable(version)
         for path in (self._hint, self._path(version, _CHECKPOINT)):
             self._store.delete(path)
+
+    def _irreplaceable(self, version: int) -> BrokenTable:
+        url = self._store.url(self._path(version, _CHECKPOINT))
+        return BrokenTable(f"{url} cannot be used, and the commits before it are cleaned up; nothing was written; {self._mend}")
 
     def _read(self, version: int) -> Commit:
         commit = self._find_commit(version)
@@ -228,8 +243,12 @@ class DeltaLog:
             return Snapshot()
         try:
             return self._read_checkpoint(newest)
-        except (DamagedFile, BrokenTable):
-            return self._read_base(_newest((each for each in self._list(None) if each[0] < newest), (_CHECKPOINT,)))
+        except (DamagedFile, BrokenTable) as error:
+            versions = self._list(None)
+            before = _newest((each for each in versions if each[0] < newest), (_CHECKPOINT,))
+            if before == EMPTY and (0, _JSON) not in versions:
+                raise self._irreplaceable(newest) from error
+            return self._read_base(before)
 
     def _read_checkpoint(self, version: int) -> Snapshot:
         path = self._path(version, _CHECKPOINT)

@@ -37,7 +37,8 @@ class Verdict:
     """The outcome of one range with its manifest, or with what was violated.
 
     Of a landed one `violations` are notes: what was found and mended. `is_unread` where the broker itself has said why the
-    range cannot be read: of others that says nothing.
+    range cannot be read: of others that says nothing. `is_compacted` where all that a changed one has otherwise by now is that
+    compaction has taken rows.
     """
 
     offsets: OffsetRange
@@ -45,6 +46,7 @@ class Verdict:
     manifest: Manifest | None = None
     violations: tuple[str, ...] = ()
     is_unread: bool = False
+    is_compacted: bool = False
 
     def __post_init__(self) -> None:
         if self.outcome.is_landed != (self.manifest is not None):

@@ -5,9 +5,10 @@ version. Invariant: a commit that `check` lets through leaves each file in the t
 file. Who writes version n + 1 first has decided it, so whatever was read of version n still holds then.
 """
 
+import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 from urllib.parse import quote, unquote
@@ -29,6 +30,7 @@ MEND = (  # of a raw table
     "where no range files were dropped from `data/`, move the table's folder away, and the next run makes it anew; else "
     "restore the folder from a backup"
 )
+_DIGEST = "sha256"  # in the first line of a commit: of those that say what a table has
 CONFIGURATION = {"delta.enableDeletionVectors": "false", "delta.logRetentionDuration": "interval 7 days"}
 
 
@@ -146,14 +148,10 @@ def replay(commits: Iterable[Commit], onto: Snapshot | None = None) -> Snapshot:
 def to_json(commit: Commit, commit_id: str, now_ms: int) -> bytes:
     """Encode a commit; with its metadata, which the first one has, goes the protocol.
 
-    `commit_id` is this commit's alone: who does not hear whether it was written finds it there or does not.
+    `commit_id` is this commit's alone: who does not hear whether it was written finds it there or does not. The first line says
+    the digest of what a table has by it: were a bit of a removed path another one, readers would have its rows twice.
     """
-    operation = "OPTIMIZE" if commit.is_compaction else "WRITE"
-    actions: list[Mapping[str, Any]] = [
-        {"commitInfo": {"timestamp": now_ms, "operation": operation, "operationParameters": {}, "txnId": commit_id}}
-    ]
-    if commit.metadata is not None:
-        actions += [{"protocol": _protocol(commit.metadata)}, {"metaData": _metadata(commit.metadata)}]
+    actions: list[Mapping[str, Any]] = [{"metaData": _metadata(commit.metadata)}] if commit.metadata is not None else []
     # of what is read again the rows may be others: a change of data, whatever came of it
     is_change = not commit.is_compaction
     actions += [
@@ -165,7 +163,15 @@ def to_json(commit: Commit, commit_id: str, now_ms: int) -> bytes:
         {"txn": {"appId": name, "version": version, "lastUpdated": now_ms}}
         for name, version in sorted(commit.transactions.items())
     ]
-    return b"".join(json.dumps(action, separators=(",", ":")).encode() + b"\n" for action in actions)
+    lines = b"".join(map(_line, actions))
+    protocol = b"" if commit.metadata is None else _line({"protocol": _protocol(commit.metadata)})
+    operation = "OPTIMIZE" if commit.is_compaction else "WRITE"
+    info = {"timestamp": now_ms, "operation": operation, "operationParameters": {}, "txnId": commit_id}
+    return _line({"commitInfo": {**info, _DIGEST: hashlib.sha256(lines).hexdigest()}}) + protocol + lines
+
+
+def _line(action: Mapping[str, Any]) -> bytes:
+    return json.dumps(action, separators=(",", ":")).encode() + b"\n"
 
 
 def _protocol(metadata: Metadata) -> Mapping[str, Any]:
@@ -207,7 +213,18 @@ def _add(file: File, *, is_change: bool) -> Mapping[str, Any]:
 
 def from_json(data: bytes, where: str, mend: str = MEND) -> Commit:
     """Decode a commit; `where` names the object in the error, which is `BrokenTable`, and `mend` says what to do."""
-    return from_actions(map(json.loads, data.splitlines()), where, mend)
+    return from_actions(_read_lines(data), where, mend)
+
+
+def _read_lines(data: bytes) -> Iterator[Mapping[str, Any]]:
+    """Yield the actions of a commit; raise `ValueError` where they are not those that it says the digest of, if it says one."""
+    lines = data.splitlines(keepends=True)
+    actions = list(map(json.loads, lines))
+    digest = actions[0].get("commitInfo", {}).get(_DIGEST) if actions else None
+    said = b"".join(line for line in lines[1:] if not line.startswith(b'{"protocol"'))
+    if digest is not None and digest != hashlib.sha256(said).hexdigest():
+        raise ValueError("its lines are not as they were written")
+    yield from actions
 
 
 def from_actions(actions: Iterable[Mapping[str, Any]], where: str, mend: str = MEND) -> Commit:

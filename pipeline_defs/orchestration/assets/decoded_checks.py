@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from ...adapters.tables.decodings import decoded_table_log
 from ...adapters.tables.sql_text import file_pattern
 from ...adapters.tables.topic_rows import within
 from ...core.advice import command
@@ -59,11 +60,13 @@ def check_decoded(topic: Topic, edges: Edges, *, is_recent: bool = False) -> Fin
     if not is_recent:
         violations += _find_changed(decoded, {path for _, path in lacking}, edges)
         violations += [
-            f"range {offsets.text(topic.name)}: {edges.lake.store.url(path)}, which says what it was decoded to, is gone; "
-            f"`{command('decode', topic.name, '--key', offsets.key)}` makes it again, or where defs.yaml has changed since "
-            f"`{command('decode', topic.name, '--outdated')}`"
+            f"range {offsets.text(topic.name)}: {edges.lake.store.url(path)}, which says what it was decoded to, is gone or "
+            f"changed; `{command('decode', topic.name, '--key', offsets.key)}` makes it again, or where defs.yaml has changed "
+            f"since `{command('decode', topic.name, '--outdated')}`"
             for offsets, path in edges.decodings.find_lacking_texts(decoded)
         ]
+        damage = decoded_table_log(topic.name, edges.lake).find_damage()
+        violations += [f"{topic.name}: {damage}"] if damage else []
     current = topic.decode.fingerprint if topic.decode else ""
     facts = {
         "decoded_ranges": sums.ranges,
