@@ -183,7 +183,8 @@ def check_table(topic: str, lake: Lake, held: Collection[OffsetRange] = ()) -> F
     violations += _find_otherwise(coverage, table, changed, lake) if of_ranges else []
     if len(changed) > len(anew):
         violations.append(f"{topic}: {how_to_mend(coverage, lake.store.url(log.folder))}")
-    violations += [f"{topic}: {damage}" for damage in (log.find_damage(),) if damage]
+    damage = log.find_damage()
+    violations += [f"{topic}: {damage}"] if damage else []
     rows = sum(file.rows for file in table.files.values())
     return Finding("raw_table", f"{len(table.files)} files", tuple(violations), {"version": table.version, "rows": rows})
 
@@ -252,12 +253,9 @@ def check_replay(
             if verdict.outcome not in {Outcome.UNCHANGED, Outcome.EXPIRED} and not verdict.is_compacted:
                 violations += verdict.violations or (f"range {verdict.offsets.text(topic)}: {verdict.outcome.value}",)
     counts = {outcome.value: times for outcome, times in sorted(Counter(outcomes.values()).items())}
-    facts = {
-        "replayed": len(outcomes),
-        "landed": len(landed),
-        **counts,
-        **({"compacted_since": compacted} if compacted else {}),
-    }
+    if compacted:
+        counts["compacted_since"] = compacted
+    facts = {"replayed": len(outcomes), "landed": len(landed), **counts}
     return Finding("replay", f"{len(outcomes)} of {len(landed)} landed ranges", tuple(violations), facts)
 
 

@@ -626,6 +626,24 @@ def test_of_a_torn_checkpoint_the_one_before_is_read(world: SmallWorld) -> None:
         log.read()
 
 
+def test_an_older_checkpoint_that_is_torn_is_in_nobodys_way(world: SmallWorld) -> None:
+    """[R-81] With the commits below it cleaned up: a later one has all that it had."""
+    log = raw_table_log(TOPIC, world.lake.store)
+    folder = world.folder / log.folder / "_delta_log"
+    for _ in range(2):
+        grow(world)
+        log.write_checkpoint()
+    whole = log.read()
+    for version in range(2):
+        (folder / f"{version:020d}.json").unlink()
+    older = folder / f"{1:020d}.checkpoint.parquet"
+    older.write_bytes(older.read_bytes()[:-9])
+    assert log.read() == whole and log.find_damage() is None
+    grow(world)
+    log.write_checkpoint()
+    assert log.find_damage() is None and world.in_table() == world.landed()
+
+
 @pytest.mark.parametrize("is_torn", [True, False])
 def test_old_commits_go_once_a_durable_checkpoint_reads_back(
     world: SmallWorld, monkeypatch: pytest.MonkeyPatch, is_torn: bool

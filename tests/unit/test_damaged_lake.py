@@ -507,7 +507,7 @@ def test_losses_and_broker_are_looked_at_where_the_lake_does_not_tile(world: Sma
 
 
 def test_what_was_landed_by_another_isolation_level_is_read_again_by_that(world: SmallWorld) -> None:
-    """[R-36] Else a changed defs.yaml would make the audit red for ever, over rows that are as they were landed."""
+    """[R-44] Else a changed defs.yaml would make the audit red for ever, over rows that are as they were landed."""
     partition = world.kafka.now.partitions[0]
     partition.append([SpanKind.DATA, SpanKind.ABORTED, SpanKind.CONTROL], "v", EPOCH_MS)
     world.plan()

@@ -647,7 +647,7 @@ def test_what_a_foreign_or_torn_commit_took_out_is_appended_again(lake: Lake) ->
 
 @pytest.mark.parametrize("what", ["hint", "torn", "gone"])
 def test_a_checkpoint_at_which_other_readers_fail_is_named_and_written_anew_by_night(lake: Lake, what: str) -> None:
-    """[R-81] Ours goes by the commits, so that nobody else would notice for up to a hundred versions."""
+    """[R-84] Ours goes by the commits, so that nobody else would notice for up to a hundred versions."""
     land_each(lake, R[:3])
     append_landed(TOPIC, lake, lambda: EPOCH_MS)
     log = raw_table_log(TOPIC, lake.store)

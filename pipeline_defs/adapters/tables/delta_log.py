@@ -53,6 +53,8 @@ class DeltaLog:
         snapshot = known if known is not None and self._has(known, newest) else Snapshot()
         if base > snapshot.version:
             snapshot = self._read_base(base)
+            if snapshot.version == EMPTY and not self._store.exists(self._path(0, _JSON)):
+                raise self._irreplaceable(base)
         newer = (self._read(version) for version in range(snapshot.version + 1, newest + 1))
         return self._with_commit(delta.replay(newer, snapshot))
 
@@ -243,12 +245,8 @@ class DeltaLog:
             return Snapshot()
         try:
             return self._read_checkpoint(newest)
-        except (DamagedFile, BrokenTable) as error:
-            versions = self._list(None)
-            before = _newest((each for each in versions if each[0] < newest), (_CHECKPOINT,))
-            if before == EMPTY and (0, _JSON) not in versions:
-                raise self._irreplaceable(newest) from error
-            return self._read_base(before)
+        except (DamagedFile, BrokenTable):
+            return self._read_base(_newest((each for each in self._list(None) if each[0] < newest), (_CHECKPOINT,)))
 
     def _read_checkpoint(self, version: int) -> Snapshot:
         path = self._path(version, _CHECKPOINT)

@@ -14,8 +14,7 @@ from ...core.landing.progress import find_lag
 from ...core.log.coverage import Coverage, State
 from ...core.log.delivery import Acceptance
 from ...core.log.expiry import FAIL_SHARE, WARN_SHARE, Exposure, kept_seconds, read_rates, read_retention, seconds_to_loss
-from ...core.log.holes import Cause
-from ...core.log.losses import Loss, all_losses, read_from
+from ...core.log.losses import Loss, all_losses, find_losses, read_from
 from ...core.log.plan_step import Watermarks
 from ...core.offsets import OffsetRange, parse_key
 from ...landing.auditing import Finding
@@ -23,7 +22,6 @@ from ...resources import Edges
 from ...topics import NOTHING_LOST, Topic
 
 UNBOUNDED_KEPT_SECONDS = 4 * 3600.0  # what alarms are a share of, where nothing says how long a record is kept
-_GONE = {State.LOST, State.CLAIMED}
 _LANDABLE = {State.PENDING, State.SKIPPED}
 
 
@@ -138,12 +136,8 @@ def accept_loss(topic: Topic, key: str, edges: Edges, accepted_by: str) -> Accep
             key=key,
         )
     if offsets not in coverage.accepted:
-        manifest = coverage.manifests.get(offsets)
-        recorded = [hole for hole in manifest.holes if hole.cause is Cause.LOST] if manifest is not None else []
-        if recorded:  # landed while `on_loss` was `record`, say
-            lost = recorded[0].start, recorded[-1].end
-        else:
-            lost = (offsets.start, offsets.end) if state in _GONE else _lost_now(topic, offsets, state, edges)
+        recorded = [loss.offsets for loss in find_losses(coverage) if loss.key == offsets.key]
+        lost = (recorded[0].start, recorded[-1].end) if recorded else _lost_now(topic, offsets, state, edges)
         edges.lake.begin(
             coverage.log, (step for step in coverage.log.steps if offsets in map(attrgetter("offsets"), step.links))
         )
