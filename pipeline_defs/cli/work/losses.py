@@ -191,4 +191,4 @@ def accept_loss(topic: str, keys: tuple[str, ...], by: str) -> None:
             f"{acceptance.accepted_by}, {time_text(acceptance.accepted_at_ms)}",
             soft_wrap=True,
         )
-    OUT.print(f"what is left is landed by the next run; now: {command('land', topic, '--pending')}", soft_wrap=True)
+    OUT.print(f"the next run lands what is left and not landed yet; now: {command('land', topic, '--pending')}", soft_wrap=True)
