@@ -10,6 +10,9 @@ from unittest.mock import Mock
 
 import dagster as dg
 import pytest
+from dagster._core.remote_origin import GrpcServerCodeLocationOrigin, RemoteInstigatorOrigin, RemoteRepositoryOrigin
+from dagster._core.scheduler.instigation import InstigatorState, InstigatorStatus, InstigatorType, SensorInstigatorData
+from dagster._core.storage.compute_log_manager import ComputeIOType
 from dagster._core.test_utils import create_run_for_test
 from dagster_shared.error import DagsterError
 
@@ -305,6 +308,26 @@ def test_old_results_of_checks_and_events_of_no_run_go_but_for_the_last(world: W
     (last,) = world.instance.fetch_observations(world.topic.source_key, limit=10).records
     assert last.asset_observation is not None and last.asset_observation.metadata["number"].value == 2
     assert pruning_of(world).forget_events(world.edges.now_ms(), 30) == 0
+
+
+def test_logs_of_old_ticks_go(world: World) -> None:
+    """[R-99] Dagster deletes ticks only; the logs of another code location, and of the last days, stay."""
+
+    def left() -> list[str]:
+        return [each for each in locations if manager.get_log_data(["r", each, "1"]).stderr]
+
+    locations, manager = ["another", "offsetlake"], world.instance.compute_log_manager
+    for each in locations:
+        repository = RemoteRepositoryOrigin(GrpcServerCodeLocationOrigin("127.0.0.1", 1, location_name=each), "r")
+        origin, data = RemoteInstigatorOrigin(repository, each), SensorInstigatorData()
+        world.instance.add_instigator_state(InstigatorState(origin, InstigatorType.SENSOR, InstigatorStatus.RUNNING, data))
+        with manager.open_log_stream(["r", each, "1"], ComputeIOType.STDERR) as log:
+            assert log is not None
+            log.write("said")
+    pruning = pruning_of(world, "offsetlake")
+    assert pruning.forget_tick_logs(world.edges.now_ms(), 30) == 0 and left() == locations, "the control"
+    world.later(31 * DAY_MS)
+    assert pruning.forget_tick_logs(world.edges.now_ms(), 30) == 1 and left() == ["another"]
 
 
 def test_what_another_asset_shows_stays(world: World) -> None:

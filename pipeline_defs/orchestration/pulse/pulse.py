@@ -131,13 +131,14 @@ def _tick(topics: Sequence[Topic], discovery: Discovery, context: dg.SensorEvalu
     looking.result()
     failures = [f"{each.topic.name}: {each.error}" for each in ticks if each.error is not None]
     failures += discovery.failures
-    _log(ticks, context)
     requests, postponed = find_runs(ticks, location, context.instance, edges)
     edges.watch_step("tick_requested", runs=len(requests))
     own = {LOCATION_TAG: location}
     if is_comparison_due(topics, own, context.instance, edges):
         requests.append(dg.RunRequest(job_name=COMPARE, tags={**own, MAX_RETRIES_TAG: "0"}))
     if requests:
+        for failure in failures:  # of what is planned nothing is logged: Dagster keeps a file for each tick that logs
+            context.log.error(failure)
         return dg.SensorResult(run_requests=requests)
     if failures:
         raise TopicsFailed(f"of {len(ticks)} topics {len(failures)} cannot be planned; the others were", failures)
@@ -165,14 +166,6 @@ def find_runs(
             tags |= {MAX_RETRIES_TAG: "0", PRIORITY_TAG: "1"}
             requests.append(dg.RunRequest(job_name=LAND_PENDING, tags=tags))
     return requests, postponed
-
-
-def _log(ticks: Sequence[TopicTick], context: dg.SensorEvaluationContext) -> None:
-    for each in ticks:
-        if each.landing is not None and each.landing.planned:
-            context.log.info("topic=%s planned=%s pending=%s", each.topic.name, each.landing.planned, each.landing.pending)
-        if each.error is not None:
-            context.log.error("topic=%s %s", each.topic.name, each.error)
 
 
 def waiting_text(ticks: Sequence[TopicTick]) -> str:

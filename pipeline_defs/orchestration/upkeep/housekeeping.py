@@ -217,8 +217,8 @@ def _build_pruning(topics: Sequence[Topic]) -> dg.Definitions:
             pruning.find_old(edges.now_ms(), days),
             lambda gone, kept: context.log.info("step=pruned runs=%s kept=%s", gone, kept),
         )
-        events = pruning.forget_events(edges.now_ms(), days)
-        context.add_output_metadata({"deleted": gone, "kept": kept, "deleted_events": events})
+        events, ticks = pruning.forget_events(edges.now_ms(), days), pruning.forget_tick_logs(edges.now_ms(), days)
+        context.add_output_metadata({"deleted": gone, "kept": kept, "deleted_events": events, "deleted_tick_logs": ticks})
 
     def is_due(edges: Edges, instance: dg.DagsterInstance) -> bool:
         days = edges.settings.run_retention_days

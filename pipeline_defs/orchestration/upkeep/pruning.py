@@ -17,6 +17,7 @@ from dagster._core.execution.backfill import BULK_ACTION_TERMINAL_STATUSES, Bulk
 from dagster._core.instance.utils import RUNLESS_RUN_ID
 from dagster._core.storage.event_log import SqlEventLogStorage, SqliteEventLogStorage
 from dagster._core.storage.event_log.schema import AssetCheckExecutionsTable, AssetEventTagsTable, SqlEventLogStorageTable
+from dagster._core.storage.local_compute_log_manager import LocalComputeLogManager
 from sqlalchemy import delete, func, select
 
 from ...core.errors import PruningFailed
@@ -165,6 +166,24 @@ class Pruning:
             if isinstance(storage, SqliteEventLogStorage):  # which has each a second time, read by nobody
                 with storage.run_connection(RUNLESS_RUN_ID) as connection:
                     connection.execute(delete(SqlEventLogStorageTable).where(*told))
+        return gone
+
+    def forget_tick_logs(self, now_ms: int, days: int) -> int:
+        """Delete logs of ticks of this code location that are older than so many days; return how many.
+
+        Dagster itself deletes ticks, and leaves the file that each of them logged to.
+        """
+        manager, gone = self.instance.compute_log_manager, 0
+        if not isinstance(manager, LocalComputeLogManager):  # elsewhere the store's own retention deletes them
+            return 0
+        for state in self.instance.all_instigator_state():
+            repository = state.origin.repository_origin
+            if repository.code_location_origin.location_name == self.location:
+                log = manager.get_captured_local_path([repository.repository_name, state.instigator_name, "0"], "err")
+                old = [each for each in Path(log).parent.glob("*.err") if each.stat().st_mtime * 1000 < now_ms - days * DAY_MS]
+                for each in old:
+                    each.unlink(missing_ok=True)
+                gone += len(old)
         return gone
 
 
