@@ -50,8 +50,8 @@ def _check_servers(addresses: str) -> str:
 
 
 def _check_owners(owners: list[str] | str) -> list[str]:
-    """Refuse an owner whom Dagster would refuse later, with less to say."""
-    if isinstance(owners, str):  # which Dagster lets through, as it could be a template
+    """Refuse an owner that Dagster would refuse later, with a vaguer error."""
+    if isinstance(owners, str):  # Dagster lets it through, as it could be a template
         raise ValueError(f"expected a list, `owners: [{shown(owners)}]`, found a text")
     for owner in owners:
         if not OWNER.fullmatch(owner):
@@ -183,13 +183,13 @@ class KafkaTopic(dg.Component, YamlModel):
 
     @property
     def pattern(self) -> TopicPattern | None:
-        """Which topics the file stands for; none where it names one."""
+        """Pattern of the topics that the file stands for; none where it names one topic."""
         return TopicPattern(self.topics, self.exclude) if self.topics is not None else None
 
     def as_topic(self, project: Path | None = None, name: str | None = None) -> Topic:
-        """Return the topic as the pipeline sees it, the one of this name where the file has a pattern.
+        """Return the topic as the pipeline sees it; where the file has a pattern, the topic of this name.
 
-        Files that it names are taken from the project's folder.
+        Paths that the file names are relative to the project's folder.
         """
         name = name or self.topic or str(self.pattern)
         start: str | int = self.start
@@ -226,13 +226,13 @@ class KafkaTopic(dg.Component, YamlModel):
         )
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
-        """Build the topic's definitions; the edges come as resources, so tests swap them.
+        """Build the topic's definitions; the adapters come as a resource, so tests swap them.
 
-        Which topics match a pattern is not in the file: `build_defs` of the project builds those.
+        A pattern has none here: the file does not say which topics match, so the project's `build_defs` builds those.
         """
         root = context.project_root
         if self.pattern is not None:
             return dg.Definitions()
-        from .orchestration.topic_defs import build_topic_defs  # late: commands read topics, and build nothing of them
+        from .orchestration.topic_defs import build_topic_defs  # late: commands read topics and build no definitions
 
         return build_topic_defs(self.as_topic(root), read_settings(project=root).lake)

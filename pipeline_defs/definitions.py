@@ -1,7 +1,7 @@
-"""What Dagster loads: the topics of a project, and the edges they run on.
+"""What Dagster loads: the topics of a project, and the adapters they run on.
 
-`build_defs` makes a fresh Definitions each time; tests pass their own edges. A defs.yaml that is wrong takes nothing else
-along, but where definitions are only checked (`dg check defs`): there it is the error.
+`build_defs` makes a fresh Definitions each time; tests pass their own `Edges`. A wrong defs.yaml affects no other topic,
+except where definitions are only checked (`dg check defs`): there it is the error.
 """
 
 from pathlib import Path
@@ -22,7 +22,7 @@ from .topic_files import load_topics
 def build_defs(
     edges: Edges | None = None, *, project: Path | None = None, topics: dg.Definitions | None = None
 ) -> dg.Definitions:
-    """Build the definitions of a project, by default the current folder's; `topics` replaces those that it has."""
+    """Build the definitions of a project, by default the current folder's; `topics` replaces the project's own."""
     hold_own_lock()
     project = project or find_project()
     if edges is None:
@@ -51,7 +51,7 @@ def build_defs(
 
 
 def build_broken(said: str) -> dg.Definitions:
-    """Build what shows in Dagster that some defs.yaml cannot be used: a sensor that fails at each tick, and says which."""
+    """Build a sensor that fails at each tick with `said`, so that Dagster shows which defs.yaml cannot be used; none for ""."""
 
     @dg.sensor(
         name="broken_topics",

@@ -1,6 +1,6 @@
-"""The edges as one Dagster resource: lake, Kafka and Spark, opened when first used and shared by a process.
+"""The adapters as one Dagster resource: lake, Kafka and Spark, opened on first use and shared within a process.
 
-Tests pass their own; nothing else in `pipeline_defs` constructs an edge.
+Tests pass their own. Only `operate/reader.py` (a lake that its caller names) and `lab` open a lake or client elsewhere.
 """
 
 from __future__ import annotations
@@ -56,26 +56,26 @@ DEFAULT_BOOTSTRAP_SERVERS = "localhost:9092"
 
 @dataclass
 class Edges:
-    """Opens what the settings name. `watch_step` is told each protocol step; fault tests stop a process there."""
+    """Adapters that the settings name. `watch_step` is called at each protocol step; fault tests stop a process there."""
 
     settings: Settings
     watch_step: StepWatcher = no_step
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
     kafka_timeout_seconds: float = 20.0
-    servers_said_by: str = "OFFSETLAKE_BOOTSTRAP_SERVERS"  # where the settings have the brokers from
+    servers_said_by: str = "OFFSETLAKE_BOOTSTRAP_SERVERS"  # what set the brokers in the settings
     spark_log: Path | None = None  # what the JVM of an in-process engine prints; none where Dagster captures it
     _lake: Lake | None = field(default=None, init=False)
     _decodings: Decodings | None = field(default=None, init=False)
     opened_ms: int = field(init=False)  # when this was made
-    compared: dict[AssetKey, Any] = field(default_factory=dict, init=False)  # what was when Dagster knew all of an asset
+    compared: dict[AssetKey, Any] = field(default_factory=dict, init=False)  # the state when Dagster knew all of an asset
     told_lag: dict[str, tuple[DagsterInstance, Told | None]] = field(default_factory=dict, init=False)  # by topic
-    mirrored: dict[str, tuple[Coverage, int]] = field(default_factory=dict, init=False)  # what moved its group, and when (ms)
-    slow_topics: dict[str, OffsetlakeError] = field(default_factory=dict, init=False)  # what kept a tick waiting in vain, last
-    planned_at: dict[str, float] = field(default_factory=dict, init=False)  # by topic, when a tick did so last, by `monotonic`
-    derived_at: dict[str, float] = field(default_factory=dict, init=False)  # when one looked at its derived tables
-    tick_turn: Lock = field(default_factory=Lock, init=False)  # of the tick that is at work
-    tick_began: float = field(default=0.0, init=False)  # in seconds of this process
-    silent_clusters: dict[str, Any] = field(default_factory=dict, init=False)  # by its servers, of clusters that do not answer
+    mirrored: dict[str, tuple[Coverage, int]] = field(default_factory=dict, init=False)  # where its group was moved, and when
+    slow_topics: dict[str, OffsetlakeError] = field(default_factory=dict, init=False)  # a tick's last wait in vain, by topic
+    planned_at: dict[str, float] = field(default_factory=dict, init=False)  # by topic, its last turn in a tick, `monotonic`
+    derived_at: dict[str, float] = field(default_factory=dict, init=False)  # the last turn of its derived tables
+    tick_turn: Lock = field(default_factory=Lock, init=False)  # held by the tick at work
+    tick_began: float = field(default=0.0, init=False)  # when it began, `monotonic`
+    silent_clusters: dict[str, Any] = field(default_factory=dict, init=False)  # clusters that do not answer, by servers
     _lineage_outage: Outage = field(default_factory=Outage, init=False)
     _engines: dict[tuple[tuple[str, str], ...], Engine] = field(default_factory=dict, init=False)
     _kafka: dict[str, Kafka] = field(default_factory=dict, init=False)
@@ -85,19 +85,19 @@ class Edges:
 
     @property
     def lake(self) -> Lake:
-        """The lake; what it read of immutable objects is kept for the life of the process."""
+        """The lake; the immutable objects that it has read stay in memory for the life of the process."""
         if self._lake is None:
             self._lake = Lake(self.settings.lake, LakeMemory(self.settings.dagster_home, self.settings.lake))
         return self._lake
 
     def forget_lake(self) -> None:
-        """Let go of what was read of the lake, for who reads the whole histories of many topics one after the other."""
+        """Drop what was read of the lake, for callers that read the whole histories of many topics in turn."""
         self._lake = self._decodings = None
 
     def bootstrap_servers(self, topic: Topic | None = None) -> str:
-        """Return the topic's own address, else the machine's, else the embedded broker's where it runs.
+        """Return the topic's own address, else the machine's, else the embedded broker's where it runs, else the default.
 
-        Raise `BadSetting` where it is no list of `host:port`; an address with a login would be printed by every client.
+        Raise `BadSetting` where it is no list of `host:port`: every client would print a login in an address.
         """
         told = self._told(topic)
         if told:
@@ -111,23 +111,23 @@ class Edges:
         return broker.bootstrap_servers if broker else DEFAULT_BOOTSTRAP_SERVERS
 
     def is_told(self, topic: Topic | None = None) -> bool:
-        """Return whether anybody has said which brokers are meant; else they are the embedded one, or the default."""
+        """Return whether defs.yaml or the settings name the brokers; else they are the embedded one, or the default."""
         return bool(self._told(topic))
 
     def _told(self, topic: Topic | None) -> str | None:
         return (topic.bootstrap_servers if topic is not None else None) or self.settings.bootstrap_servers
 
     def _named_by(self, topic: Topic | None) -> str:
-        """Return where the address that `bootstrap_servers` gives was said, for a person whose broker does not answer."""
+        """Return what set the address that `bootstrap_servers` returns, for a person whose broker does not answer."""
         if topic is not None and topic.bootstrap_servers:
-            # one client of a cluster speaks for all of its topics: none of them is named
+            # one client serves all topics of a cluster, so none of them is named
             return "bootstrap_servers in the defs.yaml of the topics of this cluster, or of the pattern that they match"
         if self.settings.bootstrap_servers:
             return self.servers_said_by
         return "OFFSETLAKE_BOOTSTRAP_SERVERS, or `offsetlake broker start` for the embedded broker"
 
     def access(self, topic: Topic | None = None) -> Access:
-        """Return how the topic's cluster is entered: as the properties file says; the embedded broker is open to all here."""
+        """Return the login to the topic's cluster, from the properties file; the embedded broker needs none."""
         path = self.settings.kafka_properties
         if path is None:
             return OPEN
@@ -147,7 +147,7 @@ class Edges:
         return found
 
     def open_kafka(self, topic: Topic | None = None) -> Kafka:
-        """Return a client of the topic's cluster that nobody else has; whoever asks closes it."""
+        """Return a new client of the topic's cluster that is shared with nobody; the caller closes it."""
         return Kafka(
             self.bootstrap_servers(topic),
             timeout_seconds=self.kafka_timeout_seconds,
@@ -159,7 +159,7 @@ class Edges:
         """Derive the configuration of the Spark session, without starting or fetching anything."""
         settings = self.settings
         if settings.spark_remote is not None:
-            return {REMOTE: without_parameters(settings.spark_remote)}  # Dagster shows it, and it may have a token
+            return {REMOTE: without_parameters(settings.spark_remote)}  # Dagster shows this, and a parameter may be a token
         cache = settings.jars.resolve()  # homes that share it have the same configuration
         jars = [cache / "spark" / name for name in sorted(read_pins("spark"))]
         options = " ".join(f'"{option}"' for option in archive_options(cache, "spark"))
@@ -172,7 +172,7 @@ class Edges:
         return LazyPySparkResource(spark_config=self.spark_conf())
 
     def planner(self, topic: Topic, name: str, kafka: Kafka | None = None, *, may_return: bool = True) -> Planner:
-        """Return who plans a topic; its steps are found by the name, which begins with the one that is given."""
+        """Return the planner of a topic, under a unique name that begins with `name` and that its steps carry."""
         broker = kafka or self.kafka(topic)
         unique = f"{name} {uuid.uuid4().hex[:8]}"
         return Planner(topic.name, topic.policy, self.lake, broker, self.now_ms, unique, self.watch_step, may_return)
@@ -200,7 +200,7 @@ class Edges:
 
         | `spark_config` | engine |
         |---|---|
-        | with `spark.remote`, as OFFSETLAKE_SPARK_REMOTE has it be | that Spark Connect server |
+        | with `spark.remote`, as OFFSETLAKE_SPARK_REMOTE sets it | that Spark Connect server |
         | else, `OFFSETLAKE_ENGINE=in-process` | a server in this process's JVM |
         | else | the warm server of the home, started with that configuration |
         """
@@ -223,7 +223,7 @@ class Edges:
             stop_stuck(self.settings.engine_folder, url)
 
     def _find_url(self, config: Mapping[str, str]) -> str:
-        """Find the server that a configuration is of, or start it; Java and jars are checked before Spark would say less."""
+        """Find the server of a configuration, or start it, after a check of Java and jars, as Spark's own errors say less."""
         settings = self.settings
         is_here = settings.engine == IN_PROCESS
         fingerprint = fingerprint_of(config, code_version())
@@ -241,14 +241,14 @@ class Edges:
 
     @property
     def decodings(self) -> Decodings:
-        """What is decoded of the lake's topics."""
+        """Decoded tables of the lake's topics."""
         if self._decodings is None:
             self._decodings = Decodings(self.lake)
         return self._decodings
 
     def decode_tools(self, decode: Decode, pyspark: LazyPySparkResource, log_step: StepWatcher = no_step) -> DecodeTools:
         """Return the tools of one decoding run; Spark is looked for, or started, at the first range that is read."""
-        from .adapters.formats.spark_decoding import SparkDecoder  # with every format's library
+        from .adapters.formats.spark_decoding import SparkDecoder  # late: loads every format's library
 
         return DecodeTools(
             decodings=self.decodings,
@@ -264,7 +264,7 @@ class Edges:
         return LatestTools(self.decodings, self.now_ms, self._watched(log_step))
 
     def registry_login(self) -> RegistryLogin:
-        """Return how schema registries are entered: as the properties file says."""
+        """Return the login to schema registries, from the properties file."""
         path = self.settings.kafka_properties
         return read_access(path).properties.registry if path else ANYBODY
 
@@ -276,11 +276,11 @@ class Edges:
         return on_step
 
     def lineage(self) -> Sender | None:
-        """Return who tells OpenLineage of what a run lands or derives; none where nobody has configured a receiver."""
+        """Return the sender of OpenLineage events on what a run lands or derives; none where no receiver is configured."""
         return Sender(self._lineage_outage) if self.settings.lineage else None
 
     def check_lake(self, topic: str | None = None) -> None:
-        """Refuse to start work, on a topic where one was asked for, on a lake that has gone missing or cannot be written."""
+        """Refuse to start work on a lake that has gone missing or cannot be written; `topic` is what the work was asked for."""
         if not self.settings.lake:
             raise BadSetting("OFFSETLAKE_LAKE is empty; set it to a path or a URL")
         self.lake.check_present(topic)

@@ -42,8 +42,8 @@ DISTRIBUTION = "offsetlake"
 DOCS = next((each for each in (PACKAGE / "docs", PROJECT / "docs") if each.is_dir()), PACKAGE / "docs")
 ENV_FILE = ".env"
 S3_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")  # where obstore looks for an S3-compatible store
-TRUE = ("1", "true", "on", "yes", "y")  # as obstore reads a variable
-STARTED_BY_US = "_IS_STARTED_BY_UP"  # in the environment of what `offsetlake up` starts, which has the home of the commands
+TRUE = ("1", "true", "on", "yes", "y")  # as obstore reads it
+STARTED_BY_US = "_IS_STARTED_BY_UP"  # set for what `offsetlake up` starts, which shares the commands' home
 DEFAULT_HOME = (".offsetlake", "dagster")  # of Dagster, in the project's folder
 PREFIX = "OFFSETLAKE_"
 SERVER, IN_PROCESS = "server", "in-process"  # engines
@@ -82,14 +82,14 @@ CHECKS: Mapping[str, Callable[[str], str]] = {
     "OFFSETLAKE_ALERT_URLS": check_alert_urls,
     "OFFSETLAKE_PAGES_URL": check_web_address,
 }
-"""What each value must be, where there is one; addresses of brokers are checked by those who use them."""
+"""Check of each value that is set; addresses of brokers are checked where they are used."""
 HOME_CHECKS: Mapping[str, Callable[[str], str]] = {"OFFSETLAKE_HOME": check_own_home, "DAGSTER_HOME": check_dagster_home}
-"""What the whole path of a home must be, wherever its links lead."""
+"""Check of a home's whole path, as it is written and with its links resolved."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What differs per machine. `bootstrap_servers` is none where only the embedded broker can tell it.
+    """Settings of one machine. `bootstrap_servers` is none where nothing sets it.
 
     `lineage` says whether OpenLineage's own client is configured: it reads its own variables and file.
     """
@@ -112,7 +112,7 @@ class Settings:
 
     @property
     def tasks_at_once(self) -> int:
-        """How many tasks Spark works at side by side, at least: of a cluster nobody asks."""
+        """Tasks that Spark runs in parallel, at least: n of `local[n]`, else this machine's cores; no cluster is asked."""
         told = re.fullmatch(r"local\[(\d+)\]", self.spark_master)
         return int(told[1]) if told else os.cpu_count() or 1
 
@@ -169,14 +169,14 @@ def _distribution(requirement: str) -> str:
 
 
 def _read_pyproject(folder: Path) -> Mapping[str, Any]:
-    """Return a folder's pyproject.toml, nothing where there is none; raise `BadSetting` for one that cannot be read.
+    """Return a folder's pyproject.toml, empty where there is none; raise `BadSetting` for one that cannot be read.
 
-    Passed over, it would have a command act on another project's lake.
+    If it were passed over, a command would act on another project's lake.
     """
     path = folder / "pyproject.toml"
     try:
         path.lstat()
-    except OSError:  # there is none, or nobody may look: the folder is another user's
+    except OSError:  # there is none, or the folder is another user's
         return {}
     try:
         return tomllib.loads(read_text_file(path))
@@ -191,7 +191,7 @@ def read_env_file(project: Path, environment: Mapping[str, str] | None = None) -
     environment = os.environ if environment is None else environment
     path = project / ENV_FILE
     found: dict[str, str] = {}
-    if path.is_dir() or not (path.exists() or path.is_symlink()):  # a virtual environment of that name is nobody's setting
+    if path.is_dir() or not (path.exists() or path.is_symlink()):  # a folder of that name is a virtual environment
         return found
     try:
         lines = list(parse_stream(StringIO(read_text_file(path))))
@@ -210,7 +210,7 @@ def read_env_file(project: Path, environment: Mapping[str, str] | None = None) -
 
 
 def load_env_file() -> None:
-    """Give this process what the project's `.env` says to other libraries, as `dagster dev` does: a store's login, say.
+    """Set the variables of the project's `.env` that other libraries read, a store's login say, as `dagster dev` does.
 
     `read_settings` takes our own variables from the file itself.
     """
@@ -220,7 +220,7 @@ def load_env_file() -> None:
 
 
 def _with_env_file(project: Path, environment: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the environment with a project's `.env` below it: what the environment says itself holds.
+    """Return the environment, filled up from a project's `.env`: values of the environment itself win.
 
     An `OFFSETLAKE_HOME` of the environment moves Dagster's home as well.
     """
@@ -271,14 +271,14 @@ def check_home(project: Path, environment: Mapping[str, str] | None = None) -> N
 
 
 def shared_home(home: Path, project: Path) -> Path | None:
-    """Return the `OFFSETLAKE_HOME` of the environment where a Dagster home is that one's, and another folder's default."""
+    """Return the environment's `OFFSETLAKE_HOME` where a Dagster home lies in it and is another folder's default; else none."""
     moved = os.environ.get("OFFSETLAKE_HOME")
     found = _path("OFFSETLAKE_HOME", moved, project) if moved else None
     return found if found is not None and home == found / "dagster" and _is_of_another(home, project) else None
 
 
 def is_validating(environment: Mapping[str, str] | None = None) -> bool:
-    """Return whether definitions are loaded to be checked, by `dg check defs` say, and not to be used."""
+    """Return whether definitions are loaded only to be checked, by `dg check defs` say."""
     return bool((os.environ if environment is None else environment).get("DAGSTER_IS_DEFS_VALIDATION_CLI"))
 
 
@@ -288,10 +288,10 @@ def _is_of_another(home: Path, project: Path) -> bool:
 
 
 def check_names(environment: Mapping[str, str]) -> None:
-    """Refuse a variable that is one of ours misspelt, or that has our prefix and is none of ours; raises `BadSetting`.
+    """Refuse a misspelt variable of ours, and one that has our prefix and is none of ours; raises `BadSetting`.
 
-    What Kubernetes injects for each Service of the namespace is nobody's setting, whatever the Service is called. Beside
-    `DAGSTER_HOME` Dagster has variables of its own, so that only a slip of a letter or two counts, and no longer name.
+    Variables that Kubernetes injects for each Service of the namespace are ignored, whatever the Service is called. Dagster
+    has other variables like `DAGSTER_HOME`, so of that name only a slip of a letter or two counts, and no longer name.
     """
     ours = [name for name in VARIABLES if name.startswith(PREFIX)]
     for name, value in sorted(environment.items()):
@@ -309,7 +309,7 @@ def check_names(environment: Mapping[str, str]) -> None:
 
 
 def is_service_link(name: str, value: str) -> bool:
-    """Return whether Kubernetes (or Docker's links) made a variable, `OFFSETLAKE_PORT=tcp://10.0.0.1:80` say."""
+    """Return whether Kubernetes (or Docker's links) made a variable, such as `OFFSETLAKE_PORT=tcp://10.0.0.1:80`."""
     if not _SERVICE_LINK.fullmatch(name):
         return False
     return not name.endswith("_PORT") or value.startswith(_PROTOCOLS) or name.endswith(("_SERVICE_PORT", *_PORT_ENDS))
@@ -318,8 +318,8 @@ def is_service_link(name: str, value: str) -> bool:
 def read_settings(environment: Mapping[str, str] | None = None, project: Path | None = None) -> Settings:
     """Read the environment; refuse variables as `check_names` does.
 
-    The project's `.env` counts where the environment says nothing. Relative paths are taken from the project's folder, so
-    that every process means the same place.
+    The project's `.env` counts where the environment sets nothing. Relative paths start at the project's folder, so every
+    process means the same place.
     """
     project = project or find_project()
     env = _with_env_file(project, os.environ if environment is None else environment)
@@ -361,7 +361,7 @@ def code_version() -> str:
     """Return the package's version and a digest of its sources, so that lineage names the code that really ran."""
     digest = hashlib.sha256()
     for path in sorted(PACKAGE.rglob("*.py")):
-        if path.parent.name != DISTRIBUTION:  # which lies beside the package once it is installed
+        if path.parent.name != DISTRIBUTION:  # it lies beside the package once that is installed
             digest.update(path.relative_to(PACKAGE).as_posix().encode() + b"\0" + path.read_bytes())
     try:
         number = version("offsetlake")
@@ -371,20 +371,20 @@ def code_version() -> str:
 
 
 def _has_lineage(env: Mapping[str, str]) -> bool:
-    """Look where OpenLineage's client looks for a receiver; without one it would print events, which nobody asked for."""
+    """Return whether OpenLineage's client would find a receiver; without one it would print events, which nobody asked for."""
     if env.get("OPENLINEAGE_DISABLED", "").strip().lower() == "true":
         return False
     names = ("OPENLINEAGE_URL", "OPENLINEAGE_CONFIG")
     if any(env.get(name) for name in names) or any(name.startswith("OPENLINEAGE__TRANSPORT") for name in env):
         return True
     folders = [Path.cwd()]
-    with suppress(RuntimeError):  # a user whom the machine does not know has no home
+    with suppress(RuntimeError):  # a user unknown to the machine has no home
         folders.append(Path("~/.openlineage").expanduser())
     return any((folder / "openlineage.yml").is_file() for folder in folders)
 
 
 def _one_of(env: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str:
-    """Return a setting that has one of some values, the first of them where it is not set; raise `BadSetting`."""
+    """Return a setting that must be one of the `allowed` values, by default the first; raise `BadSetting`."""
     found = env.get(name) or allowed[0]
     if found not in allowed:
         raise BadSetting(
@@ -394,7 +394,7 @@ def _one_of(env: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str:
 
 
 def _days(name: str, env: Mapping[str, str], default: str) -> int | None:
-    """Return a number of days, or none where the setting is `off`; raise `BadSetting`."""
+    """Return a number of days, none for `off`; raise `BadSetting`."""
     found = env.get(name) or default
     if found == "off":
         return None
@@ -416,7 +416,7 @@ def _check_value(name: str, text: str, check: Callable[[str], str]) -> None:
 
 
 def _check_s3(env: Mapping[str, str]) -> None:
-    """Refuse an address of an S3-compatible store with which each request would fail, in words that name no variable."""
+    """Refuse an S3-compatible store's address with which each request would fail, with an error that names no variable."""
     if not (env.get("OFFSETLAKE_LAKE") or "").startswith(("s3://", "s3a://")):
         return
     for name in S3_ENDPOINTS:
@@ -432,9 +432,9 @@ def _check_s3(env: Mapping[str, str]) -> None:
 
 
 def _folder(name: str, text: str, project: Path) -> Path:
-    """Return a folder that a setting names, there or not; refuse what cannot be one."""
+    """Return the folder that a setting names, which need not exist; refuse what cannot be one."""
     path, wrong = _path(name, text, project), ""
-    with suppress(OSError):  # who reads or writes there says so
+    with suppress(OSError):  # whoever reads or writes there reports it
         wrong = "something else is there" if path.exists() and not path.is_dir() else ""
     if not wrong and name in HOME_CHECKS:
         try:

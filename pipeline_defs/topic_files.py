@@ -1,8 +1,8 @@
-"""The defs.yaml of a project: each is read by itself, so that one that is wrong takes no other topic along.
+"""The defs.yaml files of a project, each read by itself, so that a wrong one affects no other topic.
 
-Dagster's own loader ends at the first wrong file; here it is given the right ones only. Where one has a pattern, the lake
-says which topics it has. Invariant: a file that is left out is in `broken`, with one error that names it; commands show it, and
-`build_defs` has Dagster show it.
+Dagster's own loader stops at the first wrong file, so it is given only the right ones. The lake says which topics a pattern
+has. Invariant: a file that is left out is in `broken`, with one error that names it; commands show it, and `build_defs` has
+Dagster show it.
 """
 
 import sys
@@ -47,13 +47,13 @@ _WRONG = (
     *(OffsetlakeError, ValidationError, yaml.YAMLError),
     *(ValueError, TypeError, KeyError, AttributeError, ImportError, OSError, RuntimeError),
 )
-"""What a file that a person wrote can make Dagster raise; what else there is, is our own mistake."""
+"""Errors that a user's file can make Dagster raise; any other is our own mistake."""
 
 
 def read_topic_files(project: Path, planned: Callable[[], Collection[str]] = tuple) -> TopicFiles:
-    """Read the topics of a project; nothing is started or asked, and no file is an error of another.
+    """Read the topics of a project; nothing is started, no broker is asked, and an error in one file affects no other.
 
-    `planned` says which topics the lake has a plan log of, where a file has a pattern: of these the matching ones are found.
+    `planned` returns the topics that have a plan log in the lake; it is asked for a pattern's topics, where a file has one.
     """
     if not any((project / name).is_file() for name in ("pyproject.toml", "dg.toml")):
         raise Refused(
@@ -69,7 +69,7 @@ def read_topic_files(project: Path, planned: Callable[[], Collection[str]] = tup
         folder = decl.context.path
         try:
             for component in _load(tree, decl):
-                topic = component.as_topic(project)  # of a pattern too: what is wrong for one is so for each
+                topic = component.as_topic(project)  # of a pattern too: an error for one topic is one for all
                 if component.pattern is None:
                     topics[topic.name].append((topic, folder))
                 else:
@@ -92,7 +92,7 @@ def read_topic_files(project: Path, planned: Callable[[], Collection[str]] = tup
 
 
 def _open_tree(project: Path) -> dg.ComponentTree:
-    """Open what Dagster has of a project's folder of topics, none of it loaded; raise `BadSetting` where that is no package."""
+    """Open Dagster's component tree of a project, nothing loaded; raise `BadSetting` where the package cannot be imported."""
     try:
         return dg.ComponentTree.for_project(project)
     except Exception as error:
@@ -103,7 +103,7 @@ def _open_tree(project: Path) -> dg.ComponentTree:
 
 
 def _with_found(own: TopicFiles, planned: Callable[[], Collection[str]]) -> TopicFiles:
-    """Return the files with the topics of their patterns: a topic that has a file of its own, right or wrong, is of none."""
+    """Return the files with the topics of their patterns; a topic with a file of its own, right or wrong, belongs to none."""
     topics, broken = dict(own.topics), [*own.broken]
     try:
         names = [name for name in planned() if is_topic(name) and name not in own.names]
@@ -119,7 +119,7 @@ def _with_found(own: TopicFiles, planned: Callable[[], Collection[str]]) -> Topi
 
 
 def _declare_all(tree: dg.ComponentTree, broken: dict[Path, Broken]) -> None:
-    """Have the tree know its files but the broken ones, to which those that cannot be read are added."""
+    """Declare to the tree all of its files but the broken ones; add those that cannot be read to `broken`."""
     loc = ComponentPath.from_path(tree.defs_module_path)
     context = tree.decl_load_context.for_component_loc(loc)
     decl = _declare(context, broken) or DefsFolderDecl(
@@ -129,12 +129,12 @@ def _declare_all(tree: dg.ComponentTree, broken: dict[Path, Broken]) -> None:
 
 
 def _declare(context: ComponentDeclLoadContext, broken: dict[Path, Broken]) -> ComponentDecl[Any] | None:
-    """Return what Dagster's loader would of a path, but with each defs.yaml looked at by itself."""
+    """Return what Dagster's loader would for a path, but check each defs.yaml by itself; none where nothing is to be loaded."""
     path = context.path
     if path in broken:
         return None
     file = file_of(path)
-    if file.exists() or file.is_symlink():  # a link that leads nowhere is one that cannot be read
+    if file.exists() or file.is_symlink():  # a dangling link counts as unreadable
         try:
             _check_file(file)
             return build_filesystem_component_decl_from_context(context)
@@ -193,7 +193,7 @@ def _twice(name: str, folder: Path, folders: Sequence[Path]) -> Broken:
 
 
 def _beside(name: str, other: Broken) -> Broken:
-    """Return what becomes of a topic that shares its file with what cannot be used."""
+    """Return a topic as broken, since it shares its file with something that is."""
     return Broken(name, other.folder, BadSetting(f"topic {name} has no file of its own: {other.error.message}"))
 
 
@@ -227,25 +227,25 @@ def _reason(error: BaseException, documents: Sequence[Document]) -> str:
 
 
 def _said(error: Exception) -> str:
-    """Return what ended an import, and by which error."""
+    """Return class and first line of the error that ended an import."""
     return shown_reason(f"{type(error).__name__}: {first_line(error)}")
 
 
 def shown_reason(text: str) -> str:
-    """Return another's words in one line, cut."""
+    """Return somebody else's error text in one line, cut after 300 characters."""
     line = " ".join(text.split())
     return line if len(line) <= 300 else f"{line[:300]}..."
 
 
 def _place_of(text: str) -> str:
-    """Return line and key of what Dagster says of a value: `<file>:<line> - attributes.<key>`."""
+    """Return line and key from what Dagster says of a value, `<file>:<line> - attributes.<key>`; empty if it says neither."""
     head, _, path = text.partition("\n")[0].partition(" - ")
     line = head.rpartition(":")[2]
     return f"line {line}: `{path.removeprefix('attributes.')}`: " if path and line.isdigit() else ""
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an error and those that it came of: Dagster wraps what a file's values raise."""
+    """Yield an error and its causes: Dagster wraps what a file's values raise."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
@@ -265,7 +265,7 @@ def _sketch(file: Path) -> list[Document]:
 def load_topics(project: Path | None = None, edges: Edges | None = None) -> TopicFiles:
     """Read the topics of a project, without starting anything; a wrong defs.yaml hides no other topic.
 
-    Where one has a pattern, the lake is asked which topics it has.
+    Where a file has a pattern, the lake is asked which topics that has.
     """
     project = project or find_project()
     if str(project) not in sys.path:  # its own package is not installed
@@ -273,7 +273,7 @@ def load_topics(project: Path | None = None, edges: Edges | None = None) -> Topi
 
     def planned() -> Sequence[str]:
         if is_validating():
-            return ()  # what is checked are the files
+            return ()  # only the files are checked
         return (edges or Edges(read_settings(project=project))).lake.planned_topics()
 
     return read_topic_files(project, planned)

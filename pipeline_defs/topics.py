@@ -20,8 +20,8 @@ REDO_TAG = "offsetlake/redo"
 DECODE_TAG = "offsetlake/decodes"
 LATEST_TAG = "offsetlake/latest"
 
-LANE_TAG = "offsetlake/lane"  # of a run of the pulse: it has the topics of that lane alone
-DID_TAG, BEGAN, DID = "offsetlake/did", "began a job", "a job"  # of a run of the pulse: what it came to
+LANE_TAG = "offsetlake/lane"  # of a pulse's run, which takes the topics of that lane alone
+DID_TAG, BEGAN, DID = "offsetlake/did", "began a job", "a job"  # of a pulse's run: how far it came
 LAND_PENDING = "land_pending"  # the sensor that plans all topics, and the job that lands what is pending of them
 
 TOPIC = "{topic}"
@@ -29,11 +29,11 @@ GROUP = f"offsetlake.{TOPIC}"
 NOTHING_LOST = "nothing_lost"
 TIME_TO_LOSS = "time_to_loss"
 PROGRESS = "progress"
-STANDING = (NOTHING_LOST, TIME_TO_LOSS, PROGRESS)  # the checks of what is around the landed ranges, which ticks tell of
+STANDING = (NOTHING_LOST, TIME_TO_LOSS, PROGRESS)  # checks of what is not landed, which ticks report
 
 
 def raw_key(topic: str) -> dg.AssetKey:
-    """Return the raw asset of the topic of this name."""
+    """Return the key of a topic's raw asset."""
     return dg.AssetKey(["raw", topic])
 
 
@@ -45,8 +45,8 @@ _LONGEST = 150
 def slug_of(name: str) -> str:
     """Return a name for Dagster that no other topic has: `a_b` stays, `a-b` is `a__dash_b`, `a.b` is `a__dot_b`.
 
-    `_` alone between letters stands for itself, so that `__` always begins one of these words, and nothing is ambiguous.
-    What becomes too long is cut and ends in a digest.
+    A single `_` between letters stays, so `__` always begins one of these words and nothing is ambiguous. A name that gets
+    too long is cut and ends in a digest.
     """
     slug = _FORBIDDEN.sub(lambda found: _WORDS[found[0]], name)
     if len(slug) <= _LONGEST:
@@ -57,7 +57,7 @@ def slug_of(name: str) -> str:
 def op_name(key: dg.AssetKey) -> str:
     """Return the name of the op that materialises one of a topic's assets, and of the pool in which its runs take turns.
 
-    `raw__a_b`, `raw__a__dash_b`; no two assets share one, nor does a topic `x__decoded` what is decoded of topic `x`.
+    `raw__a_b`, `raw__a__dash_b`; no two assets share one, nor does a topic `x__decoded` clash with the decoded asset of `x`.
     """
     tree, topic = key.path
     return f"{tree}__{slug_of(topic)}"
@@ -85,10 +85,10 @@ class Duty:
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """One topic's configuration; what each part means is said of the field in `component.py` that it comes from.
+    """Configuration of one topic; `component.py` describes the field that each part comes from.
 
-    `bootstrap_servers` is none where the machine's setting holds; `decode`, `days` and `latest` are, where nothing is derived
-    so. `group_name` is that of the consumer group, with the topic's name where `{topic}` stands.
+    `bootstrap_servers` is none where the machine's setting holds; `decode`, `days` and `latest` are none where that is not
+    derived. `group_name` names the consumer group; `{topic}` in it stands for the topic's name.
     """
 
     name: str
@@ -146,7 +146,7 @@ class Topic:
         return [self.source_key, self.asset_key, self.losses_key, self.decoded_key, self.days_key, self.latest_key]
 
     def check_key(self, name: str) -> dg.AssetCheckKey:
-        """Return the key of one of the checks of landed ranges, or of what is around them."""
+        """Return the key of one of the topic's checks, which is of the raw asset or of the loss ledger."""
         return dg.AssetCheckKey(self.losses_key if name in {NOTHING_LOST, TIME_TO_LOSS} else self.asset_key, name)
 
     @property
@@ -166,12 +166,12 @@ class Topic:
 
     @property
     def backfill_job(self) -> str:
-        """The job that launches backfills of what people mean."""
+        """The job that launches backfills of ranges as people describe them."""
         return f"backfill_{self.slug}"
 
     @property
     def duties(self) -> list[Duty]:
-        """All the work that there is on it."""
+        """Duties that the topic has: landing, and what its defs.yaml derives."""
         asked = ((True, self.landing), (self.decode is not None, self.decoding), (self.latest is not None, self.upserting))
         return [duty for is_asked, duty in asked if is_asked]
 
