@@ -20,7 +20,7 @@ from ..settings import load_env_file
 from .show import SPARK_LOGS, print_error
 from .terminal import ERRORS
 
-SECTIONS: Mapping[str, Mapping[str, str]] = {  # of each command the module that has it
+SECTIONS: Mapping[str, Mapping[str, str]] = {  # the module of each command
     "First steps": {
         "init": "home.init",
         "up": "home.up",
@@ -86,7 +86,7 @@ INTERRUPTED_TEXT = "interrupted: what was finished stands, nobody sees half of a
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """End with `INTERRUPTED` and one line for Ctrl-C."""
+    """Answer Ctrl-C with one line and the exit code `INTERRUPTED`."""
     try:
         yield
     except KeyboardInterrupt:
@@ -118,7 +118,7 @@ class Sections(click.Group):
     """A group whose help lists its commands by what they are for, each with its whole first sentence."""
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run the command that was asked for; click would print "Aborted!" for Ctrl-C, and end with 1."""
+        """Run the command that was asked for; else, on Ctrl-C, click would print "Aborted!" and exit with 1."""
         with interruptible():
             return super().invoke(ctx)
 
@@ -130,7 +130,7 @@ class Sections(click.Group):
 
 
 def first_sentence(command: click.Command) -> str:
-    """Return what a command does, whole, in one line."""
+    """Return the first sentence of a command's help, uncut, in one line."""
     paragraph = " ".join((command.help or "").split("\n\n")[0].split())
     return paragraph.partition(". ")[0].rstrip(".")
 
@@ -154,9 +154,9 @@ cli.commands = Commands()  # type: ignore[assignment]
 
 
 def run() -> None:
-    """Run the command; what goes wrong by the user's or the world's doing is one message, not a traceback."""
+    """Run the command; print an error of ours as one message, without a traceback."""
     began = time.time()
-    for each in (BetaWarning, PreviewWarning, SupersessionWarning):  # of what we build with Dagster: not the user's
+    for each in (BetaWarning, PreviewWarning, SupersessionWarning):  # about our use of Dagster, not the user's
         warnings.simplefilter("ignore", each)
     try:
         with interruptible(), telling():

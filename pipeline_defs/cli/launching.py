@@ -1,7 +1,7 @@
-"""Work from the command line, through Dagster, so that events and lineage are recorded as by any other run.
+"""Runs that a command executes in its own process, through Dagster: events and lineage are recorded as by any other run.
 
-And what commands say of these runs: how far they are, how each ended, one error for those that failed. Why a range failed is in
-the run's own words. Invariant: of a run that failed no line says how many of its ranges did.
+And what commands print of these runs: progress, how each ended, one error for those that failed, with the run's own reasons.
+Invariant: no line counts the ranges of a run that failed.
 """
 
 import logging
@@ -33,7 +33,7 @@ from ..resources import Edges
 from ..topics import REDO_TAG, Duty, Topic, op_name
 from .terminal import OUT, progress
 
-(NOTE,) = RangesFailed("runs failed").__notes__  # which the error of the command has too
+(NOTE,) = RangesFailed("runs failed").__notes__  # the command's own error has it too
 QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}  # the event log has it all
 SHOWN_REASONS = 20  # lines of a failed run's reason: of a thousand ranges each has its own, often the same
 
@@ -76,7 +76,7 @@ class InProcessRuns:
     def decode(self, ranges: Iterable[OffsetRange], *, redo: bool, in_one_run: bool = False) -> Iterator[Launched]:
         """Run the topic's decoding job, as `land` does its landing job.
 
-        `in_one_run` puts all ranges into one, with those that lie between them: columns that change go in together.
+        `in_one_run` puts all ranges, and those between them, into one run, so that changed columns go in together.
         """
         wanted = set(ranges)
         if in_one_run:
@@ -92,7 +92,7 @@ class InProcessRuns:
     def update_latest(self, *, full: bool) -> Launched:
         """Run the topic's job of its latest state.
 
-        Raises `KeyboardInterrupt` where Ctrl-C or SIGTERM ended the run: the table is as it was or as it is to be.
+        Raises `KeyboardInterrupt` where Ctrl-C or SIGTERM ended the run: the table is as before, or updated.
         """
         config = {"ops": {op_name(self.topic.latest_key): {"config": {"full": full}}}}
         return execute(self._job_of(self.topic.upserting), self.instance, self.topic.upserting.tags, (), config)
@@ -103,13 +103,13 @@ class InProcessRuns:
         job, coverage = self._job_of(duty), self._coverage_of(wanted)
         register_keys(self.instance, self.topic, coverage, wanted=wanted)
         for stretch in split_stretches(read_order(self.instance, self.topic), wanted, most):
-            register_keys(self.instance, self.topic, coverage, wanted=wanted)  # retired meanwhile: what no run holds may be
+            register_keys(self.instance, self.topic, coverage, wanted=wanted)  # again: keys that no run holds may be retired
             tags = {**duty.tags, REDO_TAG: "yes" if redo else "no"}
             yield execute(job, self.instance, tags, tuple(stretch), run_config)
 
     def _job_of(self, duty: Duty) -> dg.JobDefinition:
         end_dead_runs(self.instance, self.edges.now_ms())
-        topics = build_topic_defs(self.topic, self.edges.settings.lake)  # of this one: a project's others are not read
+        topics = build_topic_defs(self.topic, self.edges.settings.lake)  # other topics are not read
         return build_defs(self.edges, topics=topics).resolve_job_def(duty.job)
 
     def _coverage_of(self, ranges: Iterable[OffsetRange]) -> Coverage:
@@ -152,9 +152,9 @@ def execute(
 def launching(
     edges: Edges, doing: str, total: int, *, said: Mapping[str, str], counts: Collection[str] = ()
 ) -> Iterator[dg.DagsterInstance]:
-    """Open the instance for runs in this process, and show how far they are while the context is open.
+    """Open the instance for runs in this process, and show their progress while the context is open.
 
-    `said` has by steps what is shown once they are passed, the step's fields in braces; one of `counts` is one more done.
+    `said` gives by step the text to show from then on, its fields in braces; each step in `counts` is one more done.
     """
 
     def on_step(step: str, **fields: object) -> None:
@@ -170,7 +170,7 @@ def launching(
 
 
 def print_runs(topic: str, runs: Iterable[Launched], did: str) -> None:
-    """Say of each run, as it ends, how many ranges it `did`: landed, say; raise `RangesFailed` where one failed."""
+    """Print for each run, as it ends, how many ranges it `did`, "landed" say; raise `RangesFailed` where one failed."""
     failures = []
     for run in runs:
         done = f"{did} {counted(len(run.ranges), 'range')} in run {run.run_id}"

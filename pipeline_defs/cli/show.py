@@ -25,14 +25,14 @@ from ..topic_files import load_topics
 from ..topics import Topic
 from .terminal import ERRORS, OUT, Terminal, progress, styled
 
-SPARK_LOGS: list[Path] = []  # of this command, for who asks why Spark failed
-LEAST_WIDTH = 80  # columns of the terminal that a table takes
+SPARK_LOGS: list[Path] = []  # logs of this command's Spark, named where it failed
+LEAST_WIDTH = 80  # columns that a table takes at least
 LONGEST_SHOWN = 2_000  # characters of one value; Rich would take minutes to fold a record of megabytes
 PATIENCE_SECONDS = 8.0  # how long a person waits to hear that no broker answers; runs wait longer
 
 
 class TopicName(click.ParamType[str]):
-    """A name that Kafka allows a topic; any other is refused alike by each command, before anything is read."""
+    """A name that Kafka allows for a topic; every command refuses any other before it reads anything."""
 
     name = "topic"
 
@@ -57,7 +57,7 @@ on_change_option = click.option(
 
 
 def open_edges() -> Edges:
-    """Open what this machine's environment names; what Spark prints goes to a log below OFFSETLAKE_HOME."""
+    """Open the adapters that this machine's environment names; Spark prints to a log below OFFSETLAKE_HOME."""
     check_home(find_project())
     settings = read_settings()
     SPARK_LOGS.extend([settings.spark_log, settings.engine_folder / LOG])
@@ -71,7 +71,7 @@ def choose_topics(name: str | None) -> TopicFiles:
 
 
 def find_topic(name: str, found: TopicFiles | None = None) -> Topic:
-    """Find a topic that a defs.yaml names; refuse others, naming those there are."""
+    """Find a topic that a defs.yaml names or whose pattern matches; refuse others, naming the known ones."""
     found = found or read_topics()
     if topic := found.find(name):
         return topic
@@ -89,15 +89,15 @@ def find_topic(name: str, found: TopicFiles | None = None) -> Topic:
 
 
 def print_broken(broken: Iterable[Broken]) -> None:
-    """Say which files cannot be used, for a command that goes on with the others."""
+    """Print which files cannot be used, for a command that goes on with the others."""
     for each in broken:
         print_error(each.error)
 
 
 def for_each(files: TopicFiles, do: Callable[[Topic], None]) -> bool:
-    """Do something for each topic; say which one it failed for, and which file cannot be used. Return whether there was any.
+    """Call `do` for each topic; print errors of topics and of files that cannot be used, and return whether there was any.
 
-    Where there is one topic only, its error is the command's.
+    Where there is only one topic, its error is raised as the command's.
     """
     print_broken(files.broken)
     failed = bool(files.broken)
@@ -118,7 +118,7 @@ def print_error(error: OffsetlakeError, where: str = "") -> None:
 
 
 def read_topics() -> TopicFiles:
-    """Read the topics of this project, and say so while that takes."""
+    """Read the topics of this project, and show that while it takes long."""
     with progress("reading the topics of this project"):
         return load_topics()
 
@@ -129,7 +129,7 @@ def print_json(document: object) -> None:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], longest: int = LONGEST_SHOWN) -> None:
-    """Print a table; numbers stand to the right, and of a value of more than `longest` characters its beginning."""
+    """Print a table; numbers are right-aligned, and a value is cut after `longest` characters."""
     table = Table(title=title, title_justify="left", header_style="bold")
     listed = [list(row) for row in rows]
     for index, column in enumerate(columns):
@@ -137,9 +137,9 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
         table.add_column(column, justify="right" if numeric else "left", overflow="fold")
     for row in listed:
         table.add_row(*(cell(value, longest) for value in row))
-    # in a narrower terminal a line goes on in the next one
+    # a narrower terminal wraps the lines
     screen = OUT if OUT.width >= LEAST_WIDTH else Terminal(file=OUT.file, width=LEAST_WIDTH)
-    screen.print(table if columns else title)  # of a table without columns nothing would be seen
+    screen.print(table if columns else title)  # a table without columns would print nothing
 
 
 def size_text(count: float | None) -> str:
@@ -169,7 +169,7 @@ def cell(value: object, longest: int = LONGEST_SHOWN) -> str | Text:
 
 
 def shortened(text: str, longest: int = LONGEST_SHOWN, size: str | None = None) -> str:
-    """Return a text for a person to read: of a long one its beginning, and how long it is; JSON has all of it."""
+    """Return a text for a person to read: a long one is cut, with its full length beside it; JSON has all of it."""
     if len(text) <= longest:
         return text
     return f"{text[:longest]}… ({size or f'{len(text):,} characters'} in all)"
@@ -184,7 +184,7 @@ def bytes_text(value: bytes) -> str:
 
 
 def _json(value: Any) -> Any:
-    """Return a value in the types of JSON: what it has none for as text, bytes that are not UTF-8 in base64."""
+    """Return a value in JSON's types: a type that JSON lacks becomes text, bytes that are not UTF-8 become base64."""
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):

@@ -64,27 +64,27 @@ class Shown:
         self.started = time.monotonic()
 
     def update(self, done: int | None = None, total: int | None = None, text: str | None = None) -> None:
-        """Say how far the work is, of how much, and in words what is done now."""
+        """Set how much is done, of how much, and the text of what is done now; none leaves each as it is."""
         self.done = self.done if done is None else done
         self.total = self.total if total is None else total
         self.text = self.text if text is None else text
 
     def begin(self, text: str) -> None:
-        """Say that another piece of work begins, of which nothing is done."""
+        """Begin another piece of work, of which nothing is done yet."""
         self.text, self.total, self.done, self.started = text, None, 0, time.monotonic()
 
     def advance(self, by: int = 1) -> None:
-        """Say that so much more is done."""
+        """Add to what is done."""
         self.done += by
 
     def each(self, done: Iterable[T]) -> Iterator[T]:
-        """Pass on what is done, one by one, each as one more."""
+        """Yield each item, and count it as done when the next one is asked for."""
         for one in done:
             yield one
             self.advance()
 
     def watching(self, watch: StepWatcher = no_step) -> StepWatcher:
-        """Return a watcher of steps that says while Spark starts, and passes all other steps on."""
+        """Return a step watcher that shows while Spark is starting, and passes all other steps to `watch`."""
 
         def on_step(step: str, **fields: object) -> None:
             if step in {"start_spark", "spark_started"}:
@@ -106,9 +106,9 @@ class Shown:
 
 @contextmanager
 def progress(text: str, total: int | None = None) -> Iterator[Shown]:
-    """Show the progress of what is done inside; `total` is none where nobody knows it yet.
+    """Show the progress of the work in the context; `total` is none while nobody knows it.
 
-    Inside of another progress that one goes on being shown.
+    Inside another `progress` the outer one stays shown.
     """
     shown, ended = Shown(text, total), threading.Event()
     if not _showing.acquire(blocking=False):

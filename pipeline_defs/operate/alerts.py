@@ -1,7 +1,7 @@
-"""Alerts: what does not get on, what may be lost, what failed; as log lines, checks and observations, and to people.
+"""Alerts: what is stalled, what may be lost, what failed; as log lines, checks and observations, and to people.
 
-Sensors apart from the one that plans and lands, so they speak where that one stands still. Invariant: each receiver is told
-once of a trouble, and that it is over; one that did not take it is told by the next look, and no other with it.
+These sensors are separate from the one that plans and lands, so they speak while that one is stopped. Invariant: each receiver
+is told once of a trouble, and once that it is over; a receiver that did not take it is told by the next look, no other is.
 """
 
 import json
@@ -33,18 +33,18 @@ _UNPLANNED = "unplanned"  # what is seen of a topic that has no plan log yet
 WATCH_SECONDS = 60
 FAILURE_SECONDS = 15
 SHOWN = 20  # texts in one message; those beyond follow with the next look
-KEPT = 1_000  # texts for a receiver that takes none
+KEPT = 1_000  # texts, the newest, for a receiver that takes none
 UNREACHABLE = "unreachable"
-_SEEN = "seen"  # what the cursor has beside the troubles
-_UNTOLD = "/untold"  # and beside the topics, none of which is called so: what receivers did not take
+_SEEN = "seen"  # key in the cursor beside a topic's troubles
+_UNTOLD = "/untold"  # key beside the topics, none of which can have this name: what receivers did not take
 Troubles = dict[str, list[str]]  # by check, what they concern
 
 
 def find_troubles(topic: Topic, seen: Mapping[str, Seen], edges: Edges, instance: dg.DagsterInstance, known: Known) -> Watched:
-    """Find what of a topic is not well, and tell Dagster's checks.
+    """Find the troubles of a topic, and report its checks to Dagster.
 
-    Return too what is seen of it now, to be given as `seen` the next time. A topic that nobody has planned yet is given 15
-    minutes from the first look, however old its records are.
+    Return also what is seen of it now, to be passed as `seen` the next time. A topic without a plan log is given 15 minutes
+    from the first look, however old its records are.
     """
     found = read_situation(topic, edges.lake.recent(topic.name), edges, known)
     ledger, now_ms = found.losses(), edges.now_ms()
@@ -64,10 +64,10 @@ def find_troubles(topic: Topic, seen: Mapping[str, Seen], edges: Edges, instance
 def watch_tables(
     topic: Topic, tables: Iterable[dict[str, Any]], seen: Mapping[str, Seen], now_ms: int
 ) -> tuple[Finding, Finding, dict[str, Seen]]:
-    """Find derived tables that are broken, or stand still with something to do, and whether records were set aside lately.
+    """Find derived tables that are broken or stalled, and whether records were set aside lately.
 
-    A table stands still that has had one version for 15 minutes, as this sensor sees it, while ranges or days wait: however
-    long they have waited before, whoever works off a backlog makes versions.
+    A table is stalled if this sensor has seen no new version of it for 15 minutes while ranges or days wait. How long they
+    have waited does not count: work on a backlog makes new versions.
     """
     still = dict[str, str]()  # by what it concerns
     now = {name: each for name, each in seen.items() if name == DEAD_LETTERS}
@@ -98,7 +98,7 @@ def watch_tables(
 
 
 def _mend(topic: Topic, table: str) -> str:
-    """Return what to do about a table that stands still."""
+    """Return what to do about a stalled table."""
     by_hand = {
         "raw": command("audit", topic.name),
         "decoded": command("decode", topic.name, "--due"),
@@ -138,7 +138,7 @@ def build_watch(topics: Sequence[Topic]) -> dg.Definitions:
             ),
         )
         cursor, ended, news = dict[str, Any](), defaultdict[str, list[str]](list), list[Sequence[str]]()
-        for name in before.keys() - told.keys() - {_UNTOLD}:  # of a topic that is no more, nothing is looked at
+        for name in before.keys() - told.keys() - {_UNTOLD}:  # of topics that are gone, which nobody looks at
             for each in _read_cursor(before[name])[0]:
                 ended[each].append(name)
         for topic, (found, seen) in zip(topics, watched, strict=True):
@@ -150,7 +150,7 @@ def build_watch(topics: Sequence[Topic]) -> dg.Definitions:
             news += filter(None, new.values())
             now = {each.check: list(each.concerns) for each in found}
             if UNREACHABLE in now:
-                now = troubles | now  # of the others nothing is known
+                now = troubles | now  # of the other troubles nothing is known now
             for each in troubles.keys() - now.keys():
                 ended[each].append(topic.name)
             cursor[topic.name] = {**now, _SEEN: {name: astuple(each) for name, each in seen.items()}}
@@ -165,7 +165,7 @@ def build_watch(topics: Sequence[Topic]) -> dg.Definitions:
 
 
 def _find_new(found: Finding, known: Collection[str]) -> Sequence[str]:
-    """Return what is to be told of a trouble: of each concern once; all of it where they are not one by one."""
+    """Return the violations whose concern is new; where the two are not one to one, all of them if any concern is new."""
     new = [each not in known for each in found.concerns]
     if len(new) != len(found.violations):
         return found.violations if any(new) else ()
@@ -175,7 +175,7 @@ def _find_new(found: Finding, known: Collection[str]) -> Sequence[str]:
 def _tell_all(
     texts: Sequence[str], untold: Mapping[str, Sequence[str]], edges: Edges, context: dg.SensorEvaluationContext
 ) -> dict[str, list[str]]:
-    """Tell each receiver what is new and what it was not told before, failed runs as well; return what is left for later."""
+    """Tell each receiver what is new and what it did not take before, failed runs too; return what each is still to be told."""
     waiting, runs, bodies = dict[str, list[str]](), dict[str, dict[str, str]](), dict[str, str]()
     for url in edges.settings.alert_urls:
         waiting[url] = [*dict.fromkeys([*untold.get(receiver_of(url), ()), *texts])][-KEPT:]
@@ -235,5 +235,5 @@ def _failure_text(run: dg.DagsterRun, reason: str) -> str:
 
 
 def _untold_tag(url: str) -> str:
-    """Return the tag of failed runs that a receiver is still to be told of, which says `yes` then."""
+    """Return the tag that is `yes` on the failed runs of which a receiver is still to be told."""
     return f"offsetlake/untold-{receiver_of(url)}"

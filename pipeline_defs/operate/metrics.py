@@ -1,8 +1,8 @@
-"""Where topics stand, as metrics: under the names that Kafka's exporters use, and `offsetlake_*` for what is ours.
+"""Metrics of topics, under the names of Kafka's exporters where these have one, else `offsetlake_*`.
 
-Of the open generation where it is about offsets, of all where it counts what was landed or lost. Invariant: a broker
-that does not answer takes away what only it knows, a damaged topic what is its own; both say so in `offsetlake_up` and
-`offsetlake_topic_error`, and everything else is told even so.
+Offsets are those of the open generation; counts of what was landed or lost are of all generations. Invariant: a broker that
+does not answer takes away only what it alone knows, a damaged topic only what is its own; `offsetlake_up` and
+`offsetlake_topic_error` tell of both, and everything else is there.
 """
 
 import math
@@ -72,7 +72,7 @@ HELP: Mapping[str, tuple[tuple[str, ...], str]] = {
     "offsetlake_lost_offsets_total": ((*PARTITION, "cause"), "offsets recorded as lost, by cause, over all generations"),
 }
 _HISTOGRAM = "offsetlake_latency_seconds"
-_OF_ROW = {  # of a row of the status document
+_OF_ROW = {  # by metric, the field of a row of the status document
     "kafka_topic_partition_current_offset": "end_offset",
     "kafka_topic_partition_oldest_offset": "earliest_offset",
     "offsetlake_planned_offset": "planned_offset",
@@ -87,7 +87,7 @@ Samples = dict[str, dict[tuple[str, ...], float]]
 def read_metrics(
     topics: Iterable[Topic], edges: Edges, instance: dg.DagsterInstance, broken: Iterable[Broken] = ()
 ) -> list[Metric]:
-    """Read the metrics of some topics; every family is there, with as many samples as could be had."""
+    """Read the metrics of some topics; every family is there, with as many samples as could be read."""
     found: Samples = defaultdict(dict)
     found["offsetlake_build_info"][code_version(),] = 1
     latencies: dict[tuple[str, ...], Histogram] = {}
@@ -118,7 +118,7 @@ def _count_latencies(
     latencies: dict[tuple[str, ...], Histogram],
     found: Samples,
 ) -> None:
-    """Count how long records waited, of raw and decoded rows all that there are, of each table those of the last hour."""
+    """Count how long records waited: all raw and decoded rows as histograms, those of the last hour as quantiles per table."""
     latencies[topic.name, "raw"] = coverage.waits()
     if any(each["table"] == "decoded" and "error" not in each for each in document["tables"]):
         latencies[topic.name, "decoded"] = edges.decodings.read_ranges(topic.name).sums.waits
@@ -133,7 +133,7 @@ def _count_lake(topic: Topic, coverage: Coverage, found: Samples) -> None:
     found["offsetlake_generation"][topic.name,] = coverage.log.generation
     counts: dict[str, Counter[tuple[str, ...]]] = defaultdict(Counter)
     for place in {(topic.name, str(partition)) for _, partition in coverage.ends()}:
-        # at 0 from the beginning: what is not there cannot be alerted on
+        # at 0 from the beginning: a series that is absent cannot be alerted on
         counts["offsetlake_ranges"].update({(*place, state.value): 0 for state in State})
         counts["offsetlake_landed_records_total"][place] = counts["offsetlake_landed_bytes_total"][place] = 0
     for offsets, state in coverage.states().items():
@@ -175,7 +175,7 @@ def _count_tables(topic: str, tables: Iterable[Mapping[str, Any]], now_ms: int, 
 
 
 def _count_status(topic: Topic, document: Mapping[str, Any], found: Samples) -> None:
-    """Count what a status says; what it does not know, as nobody does while the broker is away, has no sample."""
+    """Count what a status document says; what it does not know, while the broker is away say, has no sample."""
     name, group, rows = topic.name, topic.group, document["partitions"]
     found["offsetlake_not_accepted_offsets"][name,] = document["not_accepted_offsets"]
     for row in rows:
@@ -191,7 +191,7 @@ def _count_status(topic: Topic, document: Mapping[str, Any], found: Samples) -> 
     found["kafka_consumergroup_lag_sum"][group, name] = document["lag"]
     if document["group_off"] is not None:
         found["offsetlake_group_off_offsets"][group, name] = document["group_off"]
-    for row in (row for row in rows if row["lag"] is not None):  # of a Kafka partition that nobody leads
+    for row in (row for row in rows if row["lag"] is not None):  # none where nobody leads it
         place = (name, str(row["partition"]))
         found["kafka_consumergroup_lag"][group, *place] = row["lag"]
         found["offsetlake_lag_seconds"][place] = row["lag_seconds"] or 0.0

@@ -1,7 +1,7 @@
-"""What failed and what landed since one last looked, from Dagster: whoever did it, a run of Dagster or a command.
+"""What failed and what landed since the last look, as Dagster has recorded it of its own runs and of commands.
 
-Reads Dagster only; the lake is not listed, so that looking each second costs the same however much there is. Invariant: no
-failed run is passed over; what ticks fail at is one line a minute of a topic.
+Reads Dagster only; the lake is not listed, so a look each second costs the same however large it is. Invariant: no failed run
+is passed over; failing ticks give at most one line a minute per topic.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,14 +36,14 @@ _OVERLAP = timedelta(minutes=1)  # a run's row may become visible later than its
 
 
 class FailedSince:
-    """Reads which runs of some topics failed since a moment, and says each once."""
+    """Runs of some topics that failed since a moment, each told once."""
 
     def __init__(self, topics: Sequence[Topic], instance: dg.DagsterInstance, since: datetime) -> None:
         self._topics, self._instance, self._from = topics, instance, since
         self._seen = set[str]()
 
     def read(self, now: datetime) -> list[str]:
-        """Return a line of each run that failed: whose it is, its first reason, and how many more it has."""
+        """Return a line for each run that failed: its topic or job, its first reason, and how many more it has."""
         lines, found = list[str](), RunsFilter(statuses=[DagsterRunStatus.FAILURE], updated_after=self._from)
         for record in reversed(self._instance.get_run_records(found)):
             run, updated = record.dagster_run, record.update_timestamp.replace(tzinfo=UTC)
@@ -55,7 +55,7 @@ class FailedSince:
         return lines
 
     def _find_whose(self, run: DagsterRun) -> str:
-        """Find the topic of a run; a run of all topics goes by its job's name, one of others by none."""
+        """Return the topic of a run, `land_pending` for a run of all topics, and nothing for any other."""
         duties = ((each.name, duty) for each in self._topics for duty in (each.landing, each.decoding, each.upserting))
         topic = next((name for name, duty in duties if is_run_of(run, duty)), "")
         return topic or (LAND_PENDING if run.job_name == LAND_PENDING else "")
@@ -73,7 +73,7 @@ def _worded(reason: str) -> str:
 
 
 class FailedTicks:
-    """Reads what planning fails at, and says each reason once for as long as it lasts."""
+    """Reasons why planning fails, each told once for as long as it lasts."""
 
     def __init__(self, instance: dg.DagsterInstance) -> None:
         self._instance = instance
@@ -81,7 +81,7 @@ class FailedTicks:
         self._told_at: dict[str, datetime] = {}  # by topic
 
     def read(self, now: datetime, sensors: Sequence[InstigatorState]) -> list[str]:
-        """Return the lines that are due, each with the topics that it is of."""
+        """Return the lines that are due, each with its topics."""
         found: dict[str, list[str]] = {}
         for name, reason in read_tick_failures(self._instance, sensors):
             found.setdefault(reason, []).append(name or "all topics")
@@ -93,9 +93,9 @@ class FailedTicks:
 
 
 def read_tick_failures(instance: dg.DagsterInstance, sensors: Sequence[InstigatorState]) -> list[tuple[str, str]]:
-    """Read of which topics, and why, the newest tick of `land_pending` failed; one that asks for a run says nothing of it.
+    """Read for which topics, and why, the newest tick of `land_pending` failed; ticks that ask for a run are passed by.
 
-    What is no topic's is of an empty name.
+    A reason that is of no topic has an empty name.
     """
     found = []
     for sensor in sensors:
@@ -118,7 +118,7 @@ class LandedCount:
 
 
 class LandedSince:
-    """Reads what landed of some topics since the reading before; the first one begins now."""
+    """What landed of some topics since the previous reading, the first time since this was made."""
 
     def __init__(self, topics: Sequence[Topic], instance: dg.DagsterInstance) -> None:
         self._topics = topics  # read anew each time: there may be more by then

@@ -1,7 +1,7 @@
 """`offsetlake.read`: the rows of a topic, a range, a day or a table, for a program or an asset downstream.
 
-Reads only. Invariant: which rows it gives is fixed when it is called: each landed one once, of one version of the table and of
-the landed files that the raw table has not yet, whatever lands, is compacted, decoded or replaced meanwhile.
+Reads only. Invariant: the call fixes which rows it gives: each landed row once, from one version of the table and from the
+landed files that the raw table lacks, whatever is landed, compacted, decoded or replaced meanwhile.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ def read(
     | `as_` | what it gives |
     |---|---|
     | `"arrow"` | a `pyarrow.Table`, read now, sorted by generation, Kafka partition and offset |
-    | `"duckdb"`, or a connection of yours | a `duckdb.DuckDBPyRelation` of it, or of one of its own, read when it is asked |
-    | `"spark"`, or a session of yours | a `pyspark.sql.DataFrame` of it, or of the warm Spark's, read when it is asked |
+    | `"duckdb"`, or a connection of yours | a `duckdb.DuckDBPyRelation` of its own connection or yours, read when queried |
+    | `"spark"`, or a session of yours | a `pyspark.sql.DataFrame` of the warm Spark's session or yours, read when queried |
 
     Which rows these are is fixed now, and each is there once. `lake` is a path or a URL; by default the project's. Raise an
-    `OffsetlakeError` for a topic, key, form or lake that there is not, and for a range that is not landed.
+    `OffsetlakeError` for a topic, key, form or lake that does not exist, and for a range that is not landed.
     """
     form, session = _form_of(as_)
     _check_topic(topic)
@@ -119,7 +119,7 @@ def _read(rows: TableRows | Sequence[Part], form: Form, lake: Lake, session: Any
 
 
 def _form_of(as_: object) -> tuple[Form, Any]:
-    """Return in which form rows are asked for, and the caller's own connection or session where it gave one."""
+    """Return the form in which rows are asked for, and the caller's own connection or session where it gave one."""
     own = {"DuckDBPyConnection": "duckdb", "SparkSession": "spark"}.get(type(as_).__name__)
     if own is not None:
         return own, as_  # type: ignore[return-value]
@@ -138,7 +138,7 @@ def _check_topic(topic: str) -> None:
 
 
 def _place_of(lake: str | os.PathLike[str]) -> str:
-    """Return a lake as `OFFSETLAKE_LAKE` says it, a path from the current folder; raise `BadSetting`."""
+    """Return a lake in the form of `OFFSETLAKE_LAKE`, a path made absolute from the current folder; raise `BadSetting`."""
     try:
         place = check_lake(os.fspath(lake))
         if not place:

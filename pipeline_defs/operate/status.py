@@ -1,7 +1,7 @@
 """Where a topic stands at a glance: lag, pace, age, time to loss, failures and what to do next, as plain documents.
 
-The command prints them, `metrics.py` counts them. Offsets of the open generation; what open transactions hold back is
-not lag yet: it is beyond what a reader may see.
+The command prints them, `metrics.py` counts them. Offsets are of the open generation; what open transactions hold back is
+not lag yet, as no reader may see it.
 """
 
 import time
@@ -58,9 +58,9 @@ _OF_BROKER = ("earliest_offset", "end_offset", "lag", "lag_bytes", "lag_seconds"
 def read_statuses(
     topics: Iterable[Topic], edges: Edges, instance: dg.DagsterInstance
 ) -> Iterator[tuple[dict[str, Any], Coverage | None]]:
-    """Read where topics stand, each as far as it can be read: none hides another, and no broker what the lake says.
+    """Read where topics stand, each as far as it can be read: no topic hides another, and no broker what the lake says.
 
-    Yields documents, and the coverages that they were made from; none where it cannot be read. What is missing of a
+    Yields each document with the coverage that it was made from, none where that cannot be read. What could not be read of a
     document is none, and its `error` and `kind` say why. A broker that does not answer is asked once.
     """
     down: dict[str, BrokerUnavailable] = {}
@@ -83,7 +83,7 @@ def read_statuses(
 
 
 def broken_document(broken: Broken) -> dict[str, Any]:
-    """Return the document of a topic whose defs.yaml cannot be used: that it is there, and why nothing of it goes on."""
+    """Return the document of a topic whose defs.yaml cannot be used, and why."""
     said = {"error": broken.error.message, "kind": broken.error.kind, "next_action": "correct the file"}
     return {"topic": broken.name, "partitions": [], "tables": [], **said}
 
@@ -135,7 +135,7 @@ def _describe(topic: Topic, coverage: Coverage, edges: Edges, instance: dg.Dagst
 
 
 def find_missing_tick(instance: dg.DagsterInstance, now_ms: int) -> str:
-    """Return what to do so that anything plans by itself: Dagster may be away, hang, or have its sensor switched off."""
+    """Return what to do where nothing plans by itself, as Dagster is away, hangs, or has its sensor off; else nothing."""
     silence = read_silence(instance, "SENSOR", now_ms / 1000)
     if is_silent(silence) and (daemons := find_daemons(instance.root_directory)):
         said = f"for {duration_text(silence)}" if silence is not None else "yet"
@@ -154,7 +154,7 @@ def find_missing_tick(instance: dg.DagsterInstance, now_ms: int) -> str:
 
 
 def find_failing_ticks(topic: Topic, instance: dg.DagsterInstance) -> str:
-    """Return what to do where ticks fail, of this topic or altogether."""
+    """Return what to do where ticks fail, for this topic or for all; else nothing."""
     why = [reason for name, reason in read_tick_failures(instance, read_sensors(instance)) if name in {topic.name, ""}]
     return f"mend why Dagster's sensor {LAND_PENDING} fails ({why[0]})" if why else ""
 
@@ -191,7 +191,7 @@ def _of_lake(
 def _lake_rows(
     coverage: Coverage, tried: Mapping[OffsetRange, Tried], now_ms: int, partitions: Iterable[int]
 ) -> dict[int, dict[str, Any]]:
-    """Return what the lake says of each of these Kafka partitions in the open generation, sorted; what it does not is none."""
+    """Return a row for each of these Kafka partitions in the open generation, sorted; what only the broker knows is none."""
     generation = coverage.log.generation
     frontier, planned = coverage.frontier(generation), {p: head.offset for p, head in coverage.log.state.heads.items()}
     states = [(offsets, state) for offsets, state in coverage.states().items() if offsets.generation == generation]
@@ -227,7 +227,7 @@ def _lake_rows(
 def _partition_rows(topic: Topic, found: Situation, bytes_per_offset: Mapping[int, float], now_ms: int) -> list[dict[str, Any]]:
     known = _lake_rows(found.coverage, found.tries.tried, now_ms, [*found.marks, *found.leaderless])
     endangered = {each.partition: each for each in found.endangered}
-    planned: dict[int, int] = {}  # when the first range that waits was planned: a record may say that it is of the future
+    planned: dict[int, int] = {}  # when the first pending range was planned: a record's own time may be in the future
     for offsets in found.coverage.pending():
         planned.setdefault(offsets.partition, found.coverage.log.ranges[offsets].planned_at_ms)
     rows = [known[partition] for partition in found.leaderless]

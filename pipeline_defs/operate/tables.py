@@ -1,6 +1,6 @@
 """Where a topic's tables stand: versions, what waits and since when, dead letters, days; as plain documents.
 
-Reads only. What is broken of one is its own `error`, and says nothing of the others.
+Reads only. A broken table has an `error` of its own, and affects no other.
 """
 
 from collections.abc import Callable

@@ -52,7 +52,7 @@ def find_text(name: str) -> str:
 
 
 def _with_commands(text: str) -> str:
-    """Return Markdown whose links lead to what a user has: other documents by their command, else the words alone."""
+    """Return Markdown in which the command that prints a document replaces the link to it, and the words alone any other."""
 
     def replace(link: re.Match[str]) -> str:
         words, path = link[1], link[2]
@@ -116,7 +116,7 @@ def doctor(as_json: bool) -> None:
 
 
 def _rows_of(durable: Mapping[str, Durability]) -> Iterator[tuple[str, str, str]]:
-    """Yield what the loss of a broker would take, once for all topics of which it is the same."""
+    """Yield what the loss of a broker would take, one row for all topics that share it."""
     topics = defaultdict[tuple[str, str], list[str]](list)
     for name, each in durable.items():
         for text in each.risks or [each.promise]:
@@ -126,7 +126,7 @@ def _rows_of(durable: Mapping[str, Durability]) -> Iterator[tuple[str, str, str]
 
 
 def _about_spark(edges: Edges) -> dict[str, Callable[[], str]]:
-    """Return what is asked about Spark: of somebody else's only whether it fits, which needs neither Java nor jars here."""
+    """Return the questions about Spark; a remote one is only asked whether it fits, and needs neither Java nor jars here."""
     settings = edges.settings
     if settings.spark_remote is not None:
         return {"spark": lambda: f"Spark {edges.engine(edges.pyspark()).version}, {spark_text(settings)}"}
@@ -150,7 +150,7 @@ def _ask_brokers(files: TopicFiles, edges: Edges) -> str:
     asked: dict[str, Topic | None] = {edges.bootstrap_servers(topic): topic for topic in of_clusters}
     found = []
     for address, topic in (asked or {edges.bootstrap_servers(): None}).items():
-        # first: what is wrong of the address or the properties file is said here
+        # first: this raises what is wrong with the address or the properties file
         topics = edges.kafka(topic).list_topics()
         found.append(f"{address} answers over {edges.access(topic).properties}, {len(topics)} topics")
     return "\n".join(found)

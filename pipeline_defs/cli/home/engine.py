@@ -18,7 +18,7 @@ from ..terminal import OUT, progress
 
 @contextmanager
 def stopping_engine(settings: Settings) -> Iterator[None]:
-    """Stop the warm Spark of the home at the end."""
+    """Stop the warm Spark of the home when the context ends."""
     try:
         yield
     finally:
@@ -45,7 +45,7 @@ def spark_text(settings: Settings) -> str:
 
 
 def _look(settings: Settings) -> tuple[dict[str, Any], str, bool]:
-    """Return the home's own Spark as a document, and in words, and whether it answers."""
+    """Return the state of the home's own Spark, as a document and in words, and whether it answers."""
     if settings.engine == IN_PROCESS:
         return {"running": False, "engine": IN_PROCESS}, "each run starts its own (OFFSETLAKE_ENGINE=in-process)", False
     server = read_server(settings.engine_folder)

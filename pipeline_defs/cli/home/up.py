@@ -44,7 +44,7 @@ from ..terminal import OUT, progress, styled
 from .engine import stopping_engine
 
 LOOKS_EVERY_SECONDS = 1.0
-ALARM_SECONDS = 60.0  # until a receiver that did not take an alert is told again
+ALARM_SECONDS = 60.0  # between tries to deliver an alert
 _SILENT = "Dagster's history does not answer: {}; what is landed stays landed, and it is asked again each second"
 _TWICE = "another Dagster daemon of this project was started, {}: each tick is done twice until one of the two is ended"
 
@@ -107,7 +107,7 @@ def up(port: int | None) -> None:
 
 @dataclass
 class _History:
-    """Dagster's history as `up` asks it: where it does not answer, on a full disk, say, that is told once, and all goes on."""
+    """Dagster's history as `up` asks it: if it does not answer, on a full disk say, that is told once, and `up` goes on."""
 
     edges: Edges
     project: Path
@@ -132,7 +132,7 @@ class _History:
 
 @dataclass
 class _Definitions:
-    """Whether the definitions load, as Dagster has it: while they do not nothing ticks, which is told once."""
+    """Whether Dagster can load the definitions; while it cannot, nothing ticks, which is told once."""
 
     edges: Edges
     project: Path
@@ -156,7 +156,7 @@ class _Definitions:
 
 
 def _tell_news(failed: FailedSince, ticks: FailedTicks, since: LandedSince, sensors: Sequence[InstigatorState]) -> None:
-    """Say what failed and what landed since it was said last."""
+    """Print what failed and what landed since the last call."""
     now = datetime.now(UTC)
     for line in (*failed.read(now), *ticks.read(now, sensors)):
         _say(line, "red")
@@ -169,7 +169,7 @@ def _say(text: str, style: str = "") -> None:
 
 
 def _alarm(text: str, edges: Edges) -> None:
-    """Say what Dagster's sensors cannot tell, since they do not run then, and tell OFFSETLAKE_ALERT_URLS until each took it."""
+    """Print what Dagster's sensors cannot tell, as they do not run then; tell OFFSETLAKE_ALERT_URLS until each has taken it."""
     _say(text, "red")
 
     def tell() -> None:
@@ -185,7 +185,7 @@ def _alarm(text: str, edges: Edges) -> None:
 
 @dataclass
 class _Files:
-    """The defs.yaml of a project as they were `found` last; new topics join `topics`."""
+    """The defs.yaml files of a project as last `found`; new topics are added to `topics`."""
 
     folder: Path
     edges: Edges
@@ -198,7 +198,7 @@ class _Files:
         self.stamps = read_stamps(self.folder)
 
     def look(self) -> None:
-        """Look, every so often, for files that have changed and for topics of patterns; say what is wrong once one changed."""
+        """Look every `DISCOVER_SECONDS` for changed files and new topics of patterns; after a change print what is wrong."""
         if time.monotonic() - self.looked <= DISCOVER_SECONDS:
             return
         self.looked = time.monotonic()
@@ -213,12 +213,12 @@ class _Files:
         known = {topic.name for topic in self.topics}
         self.topics += [topic for topic in self.found.topics.values() if topic.name not in known]
         if self.found.patterns:
-            with suppress(LakeUnavailable):  # which the sensor tells; what is there is landed
+            with suppress(LakeUnavailable):  # the sensor tells it; known topics are landed
                 self.topics += self.found.find_new({*self.edges.lake.planned_topics()} - {topic.name for topic in self.topics})
 
 
 def _revive(server: DagsterServer, edges: Edges) -> None:
-    """Start again what has ended of Dagster, as often as it may be; that it could not be started is told."""
+    """Restart what has ended of Dagster, as often as that may be; raise an alarm where it cannot be started."""
     if not server.is_running() and server.may_revive():
         _say(f"Dagster has ended; it is started again; its log is {server.log}")
         try:
@@ -233,7 +233,7 @@ def _revive(server: DagsterServer, edges: Edges) -> None:
 
 @contextmanager
 def _services(project: Path, edges: Edges, port: int | None) -> Iterator[DagsterServer]:
-    """Run everything that the project's runs need, one inside the other; each is stopped when those within it are."""
+    """Run everything that the project's runs need, nested: each is stopped after those within it."""
     settings = edges.settings
     find_java()
     with progress("looking for Spark's jars, which are fetched the first time: minutes on a slow line"):
@@ -247,7 +247,7 @@ def _services(project: Path, edges: Edges, port: int | None) -> Iterator[Dagster
         try:
             yield server
         finally:
-            _handle_signals(signal.SIG_IGN)  # a second Ctrl-C would leave running what the first one ends
+            _handle_signals(signal.SIG_IGN)  # a second Ctrl-C would interrupt the stopping, and leave processes
             OUT.print("stopping Dagster")
 
 

@@ -61,9 +61,9 @@ def metrics(topic: str | None, listen: tuple[str, int] | None) -> None:
     reading = threading.Lock()  # nothing is gained by reading it all twice at a time
 
     def read() -> str:
-        with reading, find_instance(edges.settings.dagster_home) as instance:  # opened anew: a home may come into being
+        with reading, find_instance(edges.settings.dagster_home) as instance:  # each time: the home may be made later
             if files.patterns:
-                with suppress(LakeUnavailable):  # which the metrics of each topic tell
+                with suppress(LakeUnavailable):  # each topic's metrics tell it
                     topics.extend(files.find_new({*edges.lake.planned_topics()} - {topic.name for topic in topics}))
                 pages.update({f"/map/{each.name}": (HTML, partial(_draw_map, each, edges)) for each in topics})
             return metrics_text(read_metrics(topics, edges, instance, files.broken))

@@ -28,7 +28,7 @@ from .decode import check_decodes
 
 SHOWN = 40  # ranges of the preview; --json has them all
 POLL_SECONDS = 1.0
-GIVE_UP_SECONDS = 600.0  # of a daemon that says nothing while it is followed; it may be busy submitting runs
+GIVE_UP_SECONDS = 600.0  # of a silent daemon: it may be busy submitting runs
 
 
 @click.command()
@@ -147,7 +147,7 @@ def _check_alive(topic: str, backfill_id: str, state: BackfillState, total: int,
 
 
 def _follow(duty: Duty, backfill_id: str, keys: Sequence[str], instance: dg.DagsterInstance, *, quiet: bool) -> None:
-    """Show how far it is until it has ended; leaving with Ctrl-C leaves the backfill alone."""
+    """Show a backfill's progress until it has ended; Ctrl-C leaves the backfill itself alone."""
     state: BackfillState | None = None
     told = 0
     with progress(f"backfill {backfill_id}", len(keys)) as shown:

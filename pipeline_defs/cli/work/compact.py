@@ -1,6 +1,6 @@
-"""`offsetlake compact`: many small files of tables become few, range files that the raw one has may go from `data/`.
+"""`offsetlake compact`: merges small files of tables, and may drop range files from `data/` that the raw table has.
 
-And `sweep`: what crashes left in staging goes.
+And `sweep`: deletes what crashes left in staging.
 """
 
 import math
@@ -178,7 +178,7 @@ def sweep(older_than: float, apply: bool) -> None:
     edges = open_edges()
     with progress(f"sweeping {edges.lake.store.url('staging')}") as shown:
         seconds = older_than * 3600
-        if apply:  # by the clock that dates what was written last
+        if apply:  # by the store's clock, which dates each write
             orphans = sweep_orphans(edges.lake, edges.lake.store.clock_ms(), seconds, shown.update)
         else:
             orphans = find_orphans(edges.lake, edges.now_ms(), seconds)

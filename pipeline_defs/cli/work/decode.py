@@ -21,10 +21,10 @@ from ..launching import InProcessRuns, launching, print_runs
 from ..show import find_topic, json_option, open_edges, print_json, print_table, topic_argument
 from ..terminal import OUT, progress
 
-SAID = {"files_decoded": ", Spark has written {files} of {of} files", "stage_decoded": ""}  # once a step is passed
-IN_ONE_RUN = {"outdated", "schema"}  # ways to choose what may have other columns than the table
+SAID = {"files_decoded": ", Spark has written {files} of {of} files", "stage_decoded": ""}  # after a step
+IN_ONE_RUN = {"outdated", "schema"}  # ways whose ranges may have other columns than the table
 LONGEST_IN_A_ROW = 200  # characters of one value among ten columns
-SELDOM = {"generation", "headers"}  # columns that are left out of a table where no row has anything in them
+SELDOM = {"generation", "headers"}  # columns that are left out where no row has a value
 
 
 @click.command()
@@ -77,7 +77,7 @@ def _find(choice: Choice, topic: Topic, edges: Edges) -> Sequence[OffsetRange]:
 
 
 def _left_as_it_is(topic: Topic, edges: Edges) -> str:
-    """Say what of the table a person may have meant, who has changed defs.yaml."""
+    """Return what a person who has changed defs.yaml may have meant: outdated ranges and dead letters, by their commands."""
     sums = edges.decodings.read_ranges(topic.name).sums
     older = sums.outdated(check_decodes(topic).fingerprint)
     outdated = f"; {counted(older, 'range')} by older settings: {command('decode', topic.name, '--outdated')}" if older else ""

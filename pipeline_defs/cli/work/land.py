@@ -57,7 +57,7 @@ def plan(topic: str, commit: bool, through_end: bool, restored: bool, as_json: b
     with progress(f"planning ranges of {topic}") as shown:
         configured, edges = find_topic(topic), open_edges()
         kafka = edges.kafka(configured)
-        log_state = edges.lake.read_plan_log(topic).state  # of a log that is refused nothing is planned
+        log_state = edges.lake.read_plan_log(topic).state  # raises for a refused log: nothing is planned
         state = kafka.read_topic_state(topic, log_state, configured.policy, edges.now_ms())
         size = kafka.read_bytes_per_record(topic)
         state = replace(state, is_restored=restored)
@@ -99,7 +99,7 @@ def plan(topic: str, commit: bool, through_end: bool, restored: bool, as_json: b
 
 
 def _waiting_text(topic: Topic, waiting: WaitingTail) -> str:
-    """Return in words what is in no range yet: a tail is cut when its oldest record is old enough, or by hand."""
+    """Return a text on the offsets that are in no range yet, and on when their tail is cut, or how to cut it now."""
     now = command("plan", topic.name, "--apply --through-end")
     age = "" if waiting.age_seconds is None else f", the oldest for {duration_text(waiting.age_seconds)}"
     return (

@@ -28,11 +28,11 @@ from ..show import (
 )
 from ..terminal import OUT, progress
 
-LATEST = "latest"  # to where a skip may go
+LATEST = "latest"  # the end, to which a skip may go
 
 
 def _named(ctx: click.Context, param: click.Parameter, value: str) -> str:  # noqa: ARG001 (click hands them)
-    """Refuse nobody's name: what is decided stays in the ledger for good."""
+    """Refuse an empty name: the ledger keeps for good who decided."""
     if not value.strip():
         raise click.BadParameter(f"expected a name, found {value!r}; nothing was written")
     return value
@@ -108,7 +108,7 @@ def _document(topic: Topic, what: Loss | Skip) -> dict[str, Any]:
 
 
 def _skip_standing(topic: Topic, skip: Skip) -> str:
-    """Return whether what was left out can be landed all the same, and how."""
+    """Return whether a skipped stretch can still be landed, and how."""
     if not skip.is_landable:
         return "it cannot be landed any more"
     offsets = skip.offsets
@@ -159,7 +159,7 @@ def skip(topic: str, to: str, by: str, apply: bool, as_json: bool) -> None:
 
 
 def find_skip(topic: Topic, to: str, by: str, edges: Edges) -> SkipAhead:
-    """Find where a skip goes in each Kafka partition: `to` is `latest` or a time; raise `Refused` for anything else."""
+    """Find the offset up to which each Kafka partition is skipped: `to` is `latest` or a time; raise `Refused` for others."""
     try:
         moment_ms = None if to == LATEST else parse_time(to, None, zone_name="its zone")
     except ValueError as error:

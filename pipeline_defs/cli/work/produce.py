@@ -113,7 +113,7 @@ def produce(topic: str, path: Path, partitions: int | None, replicas: int | None
 
 
 def _make_topic(topic: str, kafka: Kafka, partitions: int | None, replicas: int) -> None:
-    """Make a topic that is not there of so many Kafka partitions; refuse where nobody says how many."""
+    """Create a topic that does not exist; raise `UnknownTopic` where nobody says with how many Kafka partitions."""
     try:
         kafka.read_ids(topic)
         if partitions is not None:

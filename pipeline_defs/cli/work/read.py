@@ -75,13 +75,13 @@ def trace(topic: str, kafka_partition: int, offset: int, generation: int | None,
 
 
 def print_fields(fields: dict[str, Any], prefix: str = "") -> None:
-    """Print a line per field, and below it those of a field that has fields itself, with its name before theirs."""
+    """Print a line per field; the fields of a nested document get its name as prefix."""
     width = len(prefix) + max(14, *map(len, fields))
     for name, value in fields.items():
         if isinstance(value, dict):
             print_fields(value, f"{prefix}{name}.")
             continue
-        is_time, is_number = name.endswith("_ms"), type(value) is int  # as it is typed to another command: no commas
+        is_time, is_number = name.endswith("_ms"), type(value) is int  # no commas: to be typed to another command
         text = time_text(value) if is_time else str(value) if is_number else cell(value)
         OUT.print(f"{prefix + name.removesuffix('_ms'):>{width}}  {text}", soft_wrap=True)
 
@@ -119,7 +119,7 @@ def audit(topic: str, replay: str, seed: str, as_json: bool) -> None:
 
 
 def run_audit(topic: Topic, edges: Edges, replay: str, seed: str, shown: Shown) -> list[Finding]:
-    """Run every check of a topic, and show how far it is."""
+    """Run every check of a topic, and show the progress."""
     with find_instance(edges.settings.dagster_home) as instance:
         held = read_tries(instance, topic.landing).held
     findings = [
