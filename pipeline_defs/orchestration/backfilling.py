@@ -1,8 +1,8 @@
-"""Backfills that people ask for: as keys, as a preview, as a Dagster backfill that the daemon executes, and as a topic's job.
+"""Backfills that people ask for: preview, launch as a Dagster backfill that the daemon executes, progress, and a topic's job.
 
-Through Dagster's own backfill objects on its instance, so the UI shows it as any other and can cancel it. The job is for what
-people mean, the last hour's say, since Dagster's own dialog knows keys only. Nothing is chosen here: `choosing.py` does, as for
-the command.
+They are Dagster's own backfill objects on its instance, so the UI shows them as any other and can cancel them. The job takes
+ranges as people describe them, "of the last hour" say, since Dagster's own dialog takes keys only. `choosing.py` chooses them,
+as for the command.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -60,7 +60,7 @@ class BackfillState:
 
 
 def preview_rows(coverage: Coverage, ranges: Sequence[OffsetRange]) -> list[dict[str, Any]]:
-    """Return one document per range: what it is, where it stands, and what of it is landed."""
+    """Return one document per range: what it is, its state, and what of it is landed."""
     states = coverage.states()
     rows = []
     for offsets in ranges:
@@ -106,7 +106,7 @@ def preview_table(rows: Sequence[dict[str, Any]], most: int) -> str:
 
 
 def check_daemon(instance: dg.DagsterInstance, now_seconds: float) -> None:
-    """Refuse to go on where no Dagster daemon executes backfills; raise `DaemonUnavailable`."""
+    """Raise `DaemonUnavailable` where no Dagster daemon executes backfills."""
     silent_seconds = read_silence(instance, "BACKFILL", now_seconds)
     if is_silent(silent_seconds):
         last = "has never run" if silent_seconds is None else f"was last heard of {silent_seconds:.0f} s ago"
@@ -119,7 +119,7 @@ def check_daemon(instance: dg.DagsterInstance, now_seconds: float) -> None:
 
 @dataclass(frozen=True, slots=True)
 class BackfillRequest:
-    """What a backfill is to do: land just these ranges, or what `duty` says instead."""
+    """Order for a backfill: to land these ranges, or to do `duty` with them instead."""
 
     ranges: Sequence[OffsetRange]
     redo: bool
@@ -153,7 +153,7 @@ def launch_backfill(topic: Topic, request: BackfillRequest, edges: Edges, instan
 def follow_backfill(
     duty: Duty, backfill_id: str, keys: Collection[str], instance: dg.DagsterInstance
 ) -> Iterator[BackfillState]:
-    """Yield how far the backfill is, each time it is asked, until it has ended."""
+    """Yield the state of a backfill as of each time that the iterator is asked, until it has ended."""
     wanted, done, cursor = frozenset(keys), set[str](), 0
     while True:
         backfill = instance.get_backfill(backfill_id)
@@ -226,6 +226,6 @@ def build_backfill(topic: Topic) -> dg.Definitions:
 
 
 def _choice(ranges: dict[str, Any]) -> Choice:
-    """Return what the config says; Dagster has seen to it that it is one way."""
+    """Return the config as a choice; Dagster has checked that it is exactly one way."""
     said = dict(ranges.get("between", ranges))
     return Choice(**said | {"offsets": tuple(said.get("offsets", ()))}, said_in="config")

@@ -1,6 +1,6 @@
-"""What a person means by a backfill: one way to choose, said as options of a command or as a run's config, as ranges.
+"""Choice of a backfill's ranges by a person, in one way, given as options of a command or as a run's config.
 
-The command and the job ask the same. Invariant: exactly one way is said; a half one, or two, is refused.
+The command and the job share it. Invariant: exactly one way is given; half a way, or two, is refused.
 """
 
 from collections.abc import Callable
@@ -45,15 +45,15 @@ _EXPECTED = {
     "config": "last_minutes, between, missing, failed or offsets",
     "decode": "--due, --key, --dead, --outdated or --schema",
 }
-_CALLED = {"decode": {"missing": "due", "key": "partition"}}  # ways that are said in other words there
+_CALLED = {"decode": {"missing": "due", "key": "partition"}}  # ways that have other names there
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What a person said; `said_in` is how, so that an error names what they wrote.
+    """What a person asked for; `said_in` is where, so that an error names what they wrote.
 
-    `decoded` says that the ranges are to be decoded, not landed; a schema id, dead letters and an older decoder are of decoded
-    ranges in any case.
+    `decoded` says that the ranges are to be decoded, not landed; ranges chosen by schema id, dead letters or an older decoder
+    are so in any case.
     """
 
     every: bool = False
@@ -74,7 +74,7 @@ class Choice:
 
     @property
     def way(self) -> str:
-        """By what is chosen; refuses none, more than one, and half a time."""
+        """Way by which ranges are chosen; raises `Refused` for none, for more than one, and for half a time span."""
         times = [self.from_time is not None, self.to_time is not None]
         given = {
             "all": self.every,
@@ -142,12 +142,12 @@ class Choice:
 
 
 def select_times(topic: Topic, coverage: Coverage, start_ms: int, end_ms: int, edges: Edges) -> Selection:
-    """Select what may have records of a time; the broker is asked only where something is not landed."""
+    """Select ranges that may have records of a time span; the broker is asked only where something is not landed."""
     unlanded: dict[int, int] = {}
     if coverage.pending():
         kafka = edges.kafka(topic)
         marks = kafka.read_watermarks(topic.name, topic.policy.isolation_level)
-        # Kafka has other uses for negative times; records that old it finds by none
+        # negative times mean something else to Kafka, and no time finds records that old
         is_old = start_ms < 0
         unlanded = (
             {p: mark.earliest for p, mark in marks.items()} if is_old else kafka.read_offsets_at(topic.name, marks, start_ms)
@@ -174,7 +174,7 @@ def select_ranges(choice: Choice, topic: Topic, coverage: Coverage, edges: Edges
 
 
 def _select_decoded(choice: Choice, topic: Topic, coverage: Coverage, edges: Edges, instance: dg.DagsterInstance) -> Selection:
-    """Select by what is known of decoded ranges, which may be a selection of none: raises `EmptySelection`."""
+    """Select by the state of decoding; raise `EmptySelection` where no range matches."""
     if choice.way == "failed":
         tried = read_tries(instance, topic.decoding).tried
         failed = [offsets for offsets in read_due(topic, edges) if offsets in tried]
@@ -183,7 +183,7 @@ def _select_decoded(choice: Choice, topic: Topic, coverage: Coverage, edges: Edg
 
 
 def find_decoded(choice: Choice, topic: Topic, edges: Edges) -> list[OffsetRange]:
-    """Find what a person means by what is known of decoded ranges: what waits, or what is decoded and how; may be none."""
+    """Find the chosen ranges by the state of decoding: those that wait, or those that are decoded in some way; may be none."""
     if choice.way == "missing":
         return read_due(topic, edges)
     known = edges.decodings.read(topic.name)

@@ -21,15 +21,15 @@ from ...topics import LAND_PENDING, TOPIC_TAG, Topic
 
 TAG_VALUE = re.compile(r"[A-Za-z0-9_.-]{0,63}")
 _SHOWN_TYPES = {RawType.INTEGER: "int", RawType.HEADERS: "array<struct<key: string, value: binary>>"}  # others as they are
-# Dagster says so of each asset at each load: thousands of lines of a log, and of what a person asks Dagster's commands
+# Dagster would warn of each asset at each load: thousands of lines in logs and in the output of Dagster's commands
 warnings.filterwarnings("ignore", "Class `(LocalFileCodeReference|CodeReferencesMetadataValue)` is currently in beta")
 _DOCUMENTS = ("dagster.md", "runbook.md", "protocol.md")  # what is where here, what to do about red, what is promised
 
 
 def spec_of(topic: Topic, key: dg.AssetKey, text: str, **own: Any) -> dg.AssetSpec:
-    """Return what one of the topic's assets says of itself: what all of them have, and its `own`.
+    """Return the spec of one of the topic's assets: what all of them have, and its `own` arguments.
 
-    The text, without its indentation, comes after what the topic's own defs.yaml says of it.
+    The text, dedented, follows the description in the topic's defs.yaml.
     """
     said = dedent(text).strip()
     return dg.AssetSpec(
@@ -42,7 +42,7 @@ def spec_of(topic: Topic, key: dg.AssetKey, text: str, **own: Any) -> dg.AssetSp
 
 
 def source_spec(topic: Topic) -> dg.AssetSpec:
-    """Return the Kafka topic itself, an external asset: Offsetlake reads it and never changes it."""
+    """Return the spec of the Kafka topic itself, an external asset: Offsetlake reads it and never changes it."""
     text = f"""
         Kafka topic `{topic.name}`, as it is on the broker. Offsetlake reads it and never changes it.
 
@@ -57,7 +57,7 @@ def source_spec(topic: Topic) -> dg.AssetSpec:
 
 
 def ledger_spec(topic: Topic) -> dg.AssetSpec:
-    """Return the topic's loss ledger, an external asset: what the broker deleted before it was landed."""
+    """Return the spec of the topic's loss ledger, an external asset: what the broker deleted before it was landed."""
     text = f"""
         What the broker deleted of `{topic.name}` before it was landed: offsets, cause, who accepted it; and what was left
         out on purpose. Empty, where all is landed; the sensor reports each change.
@@ -70,7 +70,7 @@ def ledger_spec(topic: Topic) -> dg.AssetSpec:
 
 
 def raw_spec(topic: Topic, lake: str) -> dg.AssetSpec:
-    """Return the raw asset: what its keys and colours mean, what happens on a click, columns, and where the files lie."""
+    """Return the spec of the raw asset: what keys and colours mean, what a click does, columns, and where the files lie."""
     text = f"""
         Every record of Kafka topic `{topic.name}`, as it was: key, value, headers, timestamp. **One partition is one offset
         range**: one Parquet file that never changes, and one manifest with its facts and its digest.
@@ -93,7 +93,7 @@ def raw_spec(topic: Topic, lake: str) -> dg.AssetSpec:
 
 
 def decoded_spec(topic: Topic, decode: Decode, lake: str) -> dg.AssetSpec:
-    """Return the decoded asset: what it is and what becomes of records that cannot be decoded."""
+    """Return the spec of the decoded asset: what it is and what becomes of records that cannot be decoded."""
     text = f"""
         What the records of Kafka topic `{topic.name}` say: keys decoded as `{decode.key.format}`, values as
         `{decode.value.format}`. **The partitions are those of `raw/{topic.name}`**, the rows are in one Delta table, made
@@ -110,7 +110,7 @@ def decoded_spec(topic: Topic, decode: Decode, lake: str) -> dg.AssetSpec:
 
 
 def days_spec(topic: Topic, days: Days, lake: str) -> dg.AssetSpec:
-    """Return the asset of event days, with a partition for each day since the first one."""
+    """Return the spec of the event days, with a partition for each day since the first one."""
     text = f"""
         The decoded records of Kafka topic `{topic.name}` by the day of their event, `{days.event_time.path}`, in UTC. **One
         partition is one day** of the rows of `tables/decoded/{topic.name}`, by their column `event_time`; a day has no file of
@@ -133,7 +133,7 @@ def days_spec(topic: Topic, days: Days, lake: str) -> dg.AssetSpec:
 
 
 def latest_spec(topic: Topic, config: Latest, lake: str) -> dg.AssetSpec:
-    """Return the asset of latest records: what the table is, and when it is right."""
+    """Return the spec of the latest records: what the table is, and when it is right."""
     text = f"""
         **The latest record of each key** of Kafka topic `{topic.name}`, as decoded: one row per key, none where the newest
         record is a tombstone (its value is null). Records without a key are left out. Newest is
@@ -153,7 +153,7 @@ def latest_spec(topic: Topic, config: Latest, lake: str) -> dg.AssetSpec:
 
 
 def _files(tree: str, topic: Topic, lake: str) -> dict[str, Any]:
-    """Say where the files of an asset lie."""
+    """Return the metadata that says where the files of an asset lie."""
     return {"dagster/uri": open_store(lake).url(f"{tree}/{topic.name}")}
 
 

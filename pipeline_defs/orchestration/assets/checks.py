@@ -28,7 +28,7 @@ Ask = Callable[[Topic, Edges, dg.AssetCheckExecutionContext], Finding | dg.Asset
 
 
 def build_checks(topic: Topic) -> list[dg.AssetChecksDefinition]:
-    """Build the checks of a topic's landed ranges, and of what is around them, which the sensors tell of too."""
+    """Build the checks of a topic's landed ranges, losses and progress; sensors report the latter two as well."""
     pools = {REPLAY: topic.landing.pool}
     return [build_check(topic, topic.check_key(name), *each, pools.get(name)) for name, each in _CHECKS.items()]
 
@@ -41,10 +41,10 @@ def audit_keys(topic: Topic) -> list[dg.AssetCheckKey]:
 def build_check(
     topic: Topic, key: dg.AssetCheckKey, ask: Ask, description: str, pool: str | None = None
 ) -> dg.AssetChecksDefinition:
-    """Build a check of an asset of a topic, whose op has a name that no other topic has.
+    """Build a check of a topic's asset, with an op name that no other topic has.
 
-    Dagster would derive it from the asset's key with `-` and `.` made into `_`, so that of topics `a-b` and `a_b` the code
-    location would not load.
+    Dagster's own name has `_` for each `-` and `.` of the asset's key, so with topics `a-b` and `a_b` the code location would
+    not load.
     """
     spec = dg.AssetCheckSpec(key.name, asset=key.asset_key, description=description)
 
@@ -57,7 +57,7 @@ def build_check(
 
 
 def tiling_of(topic: Topic, edges: Edges, held: Collection[OffsetRange], *, is_recent: bool = False) -> Finding:
-    """Check that a topic's ranges tile; `held` are ranges that runs are at."""
+    """Check that a topic's ranges tile; `held` are ranges that runs are working on."""
     is_newest_first = topic.policy.is_newest_first
     return check_tiling(topic.name, edges.lake, is_newest_first=is_newest_first, is_recent=is_recent, held=held)
 
@@ -76,9 +76,9 @@ def evaluation_of(asset: dg.AssetKey, finding: Finding) -> dg.AssetCheckEvaluati
 def report_standing(
     topic: Topic, found: Situation, ledger: list[Loss], instance: dg.DagsterInstance, now_ms: int, known: Known
 ) -> Finding:
-    """Tell Dagster outside of any run what is lost, what soon may be and what does not get on, each where it is news.
+    """Report to Dagster, outside of any run, what is lost, what may soon be and what is stalled, each where it is news.
 
-    Returns what does not get on.
+    Returns the finding on what is stalled.
     """
     progress = check_progress(topic, found, instance, now_ms)
     for finding in (check_nothing_lost(topic, ledger), check_expiry(topic, found.endangered), progress):
@@ -101,7 +101,7 @@ def _ask_progress(topic: Topic, edges: Edges, context: dg.AssetCheckExecutionCon
 
 
 def _ask_published(topic: Topic, edges: Edges, context: dg.AssetCheckExecutionContext) -> Finding:
-    """Ask tonight's part of the files, and again what the last result named: no night after it says that all is well."""
+    """Check tonight's part of the files and those that the last result named; else the next night would say all is well."""
     storage, key = context.instance.event_log_storage, topic.check_key(PUBLISHED)
     doubted = ""
     for last in storage.get_asset_check_execution_history(key, limit=1, status=_ENDED):
@@ -164,7 +164,7 @@ _CHECKS: dict[str, tuple[Ask, str]] = {
 
 
 def as_result(finding: Finding) -> dg.AssetCheckResult:
-    """Show a finding: what was looked at, how much, and each violation with its offsets."""
+    """Return a finding as Dagster shows it: what was looked at, how much, and the first 100 violations."""
     shown = finding.violations[:100]
     more = f" (and {len(finding.violations) - 1} more)" if len(shown) > 1 else ""
     return dg.AssetCheckResult(

@@ -1,8 +1,8 @@
-"""The decoded asset of a topic, Dagster's face of `decoding.decode`: an event with its facts per decoded range; and event days.
+"""The decoded asset of a topic, which runs `tables.decoding.decode`, with an event per decoded range; and event days.
 
-Its partitions are the raw asset's. Partitions of `days/<topic>` are told as the decoded table counts them; no day has a file of
-its own, and what is news of one follows from its data version: a late record makes its own day news, and no other. Invariant:
-the run is red unless every range it selects is decoded; what is decoded is reported even so.
+Its partitions are the raw asset's. Partitions of `days/<topic>` are told as the decoded table counts them. No day has a file of
+its own; its data version says whether it changed, so a late record makes its own day news, and no other. Invariant: the run is
+red unless every range it selects is decoded; what is decoded is reported all the same.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -51,7 +51,7 @@ _CHECKS: dict[str, tuple[Callable[..., Finding], str]] = {
 
 
 def report_days(topic: Topic, instance: dg.DagsterInstance, edges: Edges) -> list[str]:
-    """Tell Dagster of the days whose rows are not what it was told last; return them."""
+    """Tell Dagster of the days whose rows are not those that it was told of last; return these days."""
     if topic.days is None:
         return []
     decoded, now_ms = edges.decodings.read_ranges(topic.name), edges.now_ms()
@@ -69,10 +69,10 @@ def report_days(topic: Topic, instance: dg.DagsterInstance, edges: Edges) -> lis
 
 
 def find_untold(days: Days, decoded: DecodedRanges, shown: Mapping[str, str | None], now_ms: int) -> dict[str, DayFacts]:
-    """Find the days whose rows are not what Dagster shows of them, sorted; `shown` is the data version of each."""
+    """Find the days whose rows differ from what Dagster shows, sorted; `shown` is the data version of each day there."""
     found, own = decoded.sums.days, days.event_time.text
     news = {day: facts for day, facts in found.get(own, {}).items() if days.place(day, now_ms) == "held"}
-    if found.keys() <= {own}:  # else there are rows of days that nobody knows
+    if found.keys() <= {own}:  # else there are rows whose day nobody knows
         news |= dict.fromkeys(shown.keys() - news.keys(), GONE)
     return {day: facts for day, facts in sorted(news.items()) if shown.get(day) != facts.version}
 
@@ -143,9 +143,9 @@ def build_decoded_asset(topic: Topic, config: Decode, lake: str) -> dg.AssetsDef
 
 
 def tell_decoded(topic: Topic, made: Sequence[Decoding], context: Context, began_ms: int, edges: Edges) -> None:
-    """Tell Dagster of the days that are others by what a run has decoded, and OpenLineage of that itself, if there is anything.
+    """Tell Dagster of the days that a run's decoding has changed, and OpenLineage of what was newly decoded, if anything.
 
-    OpenLineage is told of what leads from the landed rows to the table as it is now.
+    The OpenLineage event leads from the landed rows to the table as it is now.
     """
     report_days(topic, context.instance, edges)
     if not made:

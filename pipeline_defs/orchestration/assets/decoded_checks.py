@@ -1,4 +1,4 @@
-"""What is asked about a decoded table: that every landed record is decoded or set aside, and what was set aside."""
+"""Checks of a decoded table: that every landed record is decoded or set aside, and what was set aside."""
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -38,7 +38,7 @@ _WHY = {
 def check_decoded(topic: Topic, edges: Edges, *, is_recent: bool = False) -> Finding:
     """Check the equation of every range that is decoded, and the digests of the table's files.
 
-    It says too how many ranges wait, and how many an older decoder made. `is_recent` leaves out digests, and ranges that a
+    Count, too, the ranges that wait and those that an older decoder made. `is_recent` leaves out digests, and ranges that a
     frontier document sums up.
     """
     coverage = edges.lake.recent(topic.name) if is_recent else edges.lake.coverage(topic.name)
@@ -87,7 +87,7 @@ def _find_without_file(decoded: DecodedRanges, looked_at: Mapping[OffsetRange, D
 
 
 def _find_changed(decoded: DecodedRanges, lacking: Collection[str], edges: Edges) -> Iterator[str]:
-    """Say which files of the table are not what its log says, but for those that are `lacking`, and what makes them again."""
+    """Yield a text on each file of the table that is not what its log says, and on how to make it again, but for `lacking`."""
     topic, folder = decoded.topic, f"{TREE}/{decoded.topic}"
     files = [file for path, file in sorted(decoded.table.files.items()) if f"{folder}/{path}" not in lacking]
     with ThreadPoolExecutor(DIGEST_THREADS) as pool:
@@ -101,7 +101,7 @@ def _find_changed(decoded: DecodedRanges, lacking: Collection[str], edges: Edges
 def check_dead_letters(topic: Topic, edges: Edges, *, is_recent: bool = False) -> Finding:
     """Name the ranges that hold dead letters, and how many of which error.
 
-    `is_recent` only counts those of compacted files.
+    `is_recent` counts those of compacted files without naming their ranges.
     """
     decoded = edges.decodings.read_ranges(topic.name)
     all_known = decoded.recent.values() if is_recent else decoded.among(lambda sums: sums.dead > 0)
@@ -120,9 +120,9 @@ def check_dead_letters(topic: Topic, edges: Edges, *, is_recent: bool = False) -
 
 
 def check_outside(topic: Topic, edges: Edges, *, is_recent: bool = False) -> Finding:
-    """Count the decoded rows that are of no day that Dagster has, why, and in which ranges; also those not counted by day.
+    """Count the decoded rows whose day Dagster does not have, and say why and in which ranges; also rows not counted by day.
 
-    `is_recent` only counts those of compacted files.
+    `is_recent` counts those of compacted files without naming their ranges.
     """
     assert topic.days is not None
     days, decoded, now_ms = topic.days, edges.decodings.read_ranges(topic.name), edges.now_ms()
@@ -158,7 +158,7 @@ def check_outside(topic: Topic, edges: Edges, *, is_recent: bool = False) -> Fin
 def read_dead_letters(
     topic: Topic, wanted: Sequence[OffsetRange] | None, limit: int, edges: Edges
 ) -> tuple[int, list[str], list[tuple[Any, ...]]]:
-    """Read how many dead letters can be seen, of all ranges or those wanted, and columns and rows of the first."""
+    """Return how many dead letters all ranges, or the wanted ones, have, and columns and rows of the first `limit`."""
     from ...adapters.tables.duck import Duck  # late: code server and runs load this, and hardly ever ask DuckDB
 
     edges.lake.check_present(topic.name)

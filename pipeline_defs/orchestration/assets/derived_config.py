@@ -1,7 +1,7 @@
 """What defs.yaml says of decoding, of event days and of latest records, as Dagster's component model reads it.
 
-Wrong keys and values are refused with their line; schemas, and columns that it names, are held against each other. No registry
-is asked, and neither Spark nor Kafka is started. Invariant: what is not certainly wrong is not refused.
+Wrong keys and values are refused with their line; the columns that it names are checked against its schemas. No registry is
+asked, and neither Spark nor Kafka is started. Invariant: what is not certainly wrong is not refused.
 """
 
 import json
@@ -42,7 +42,7 @@ def read_side(side: Side, name: str) -> Column:
         return Column("binary")
     if side.format in SERIALIZED:
         return parse_ddl(SERIALIZED[side.format])
-    if side.schema is None:  # a registry's, which is asked when something is decoded, or of a format of a user's own
+    if side.schema is None:  # in a registry, which is asked on decoding, or of a user's own format
         return ANY
     match Format(side.format):
         case Format.JSON:
@@ -80,12 +80,12 @@ def _read_proto(text: str, message: str | None, what: str) -> Column:
 
 
 def _as_text(value: object) -> object:
-    """Return a schema as text: Dagster makes an object of JSON that is Python too, and people may write one in YAML."""
+    """Return a schema as text: Dagster parses JSON that is also valid Python, and people may write it as YAML."""
     return json.dumps(value) if isinstance(value, dict | list) else value
 
 
 def _format(value: str) -> str:
-    """Return the name of a format; one of a user's own is looked for only where it is none of ours: that imports Spark."""
+    """Return the name of a format; users' own formats are looked up only where it is none of ours, as that imports Spark."""
     if value in {*Format}:
         return value
     from ...adapters.formats.own_formats import own_formats

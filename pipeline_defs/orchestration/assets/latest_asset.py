@@ -1,6 +1,6 @@
-"""The asset of the latest record of each key: Dagster's face of `latest.update`; one event per run, with its facts.
+"""The asset of the latest record of each key, which runs `tables.latest.update`; one event per run, with its facts.
 
-Its check compares a share of the keys, another one for each run, with a recomputation.
+Its check compares a share of the keys, drawn anew for each run, with a recomputation.
 """
 
 import uuid
@@ -118,7 +118,7 @@ def build_latest_check(topic: Topic, config: Latest) -> dg.AssetChecksDefinition
 
 
 def is_check_due(topic: Topic, instance: dg.DagsterInstance, now_ms: int) -> bool:
-    """Return whether no share of the keys was found right within the last hour: a comparison reads all that is decoded."""
+    """Return whether the last comparison failed or is an hour old; not each run makes one, as it reads all that is decoded."""
     key = dg.AssetCheckKey(topic.latest_key, RECOMPUTED)
     last = instance.event_log_storage.get_latest_asset_check_execution_by_key([key]).get(key)
     is_right = last is not None and last.status is AssetCheckExecutionRecordStatus.SUCCEEDED
@@ -131,9 +131,9 @@ def share_of(run_id: str) -> int:
 
 
 def check_share(topic: str, config: Latest, share: int, tools: LatestTools, *, may_wait: bool = False) -> Finding:
-    """Find the winners of a share of the keys anew, unseen, and name what differs.
+    """Recompute the latest records of a share of the keys in staging, and name what differs.
 
-    Where the table is behind the decoded one there is nothing to compare with: it says so, and passes only where it `may_wait`.
+    Where the table is behind the decoded one, nothing can be compared: the finding says so, and passes only if it `may_wait`.
     """
     due, what = find_due(topic, config, tools.decodings), f"share {share} of {SHARES} of the keys of latest/{topic}"
     if may_wait and due.has_work and (due.standing is None or not due.standing.damage):

@@ -1,7 +1,7 @@
-"""The raw asset of a topic: Dagster's face of `landing.land`; one event with its facts per landed range.
+"""The raw asset of a topic, which runs `landing.landing.land`; one event with its facts per landed range.
 
-Works for one key, a backfill and a sensor's run alike. Invariant: the run is red unless every range it selects is
-landed; what is landed is reported even so.
+Works alike for one key, a backfill and `offsetlake land`. Invariant: the run is red unless every range it selects is landed;
+what is landed is reported all the same.
 """
 
 from collections import Counter
@@ -108,7 +108,7 @@ def build_raw_asset(topic: Topic, lake: str) -> dg.AssetsDefinition:
 
 @contextmanager
 def _telling_of(failures: Sequence[Verdict], topic: Topic, context: dg.AssetExecutionContext) -> Iterator[None]:
-    """Log which ranges have failed where an error ends the run, whose reason that is then."""
+    """Log which ranges had failed if an error ends the run: only that error is the run's reason then."""
     try:
         yield
     except BaseException:
@@ -122,7 +122,7 @@ def _texts(topic: Topic, failures: Sequence[Verdict]) -> list[str]:
 
 
 def _check_landed(topic: Topic, keys: AbstractSet[str], failures: Sequence[Verdict]) -> None:
-    """Raise `RangesFailed` where one of the run's own ranges is not landed; of others their own runs tell."""
+    """Raise `RangesFailed` where one of the run's own ranges is not landed; other runs tell of their own ranges."""
     own = [verdict for verdict in failures if verdict.offsets.key in keys]
     if own:
         raise RangesFailed(
@@ -134,7 +134,7 @@ def _check_landed(topic: Topic, keys: AbstractSet[str], failures: Sequence[Verdi
 
 @contextmanager
 def landed_lineage(topic: Topic, edges: Edges, warn: Callable[[str], None]) -> Iterator[Callable[[Verdict], None]]:
-    """Give what tells OpenLineage of a range that is newly landed, where a receiver is configured; warns of what was not."""
+    """Yield a function that tells OpenLineage of a newly landed range, where a receiver is configured; `warn` if it cannot."""
     data_url, source = edges.lake.store.url(f"data/{topic.name}"), edges.bootstrap_servers(topic).partition(",")[0]
     with telling(edges.lineage(), "ranges", warn) as tell:
 

@@ -1,7 +1,7 @@
-"""What the parts of a defs.yaml have in common: kinds of values, and what is wrong with them in words.
+"""What the parts of a defs.yaml have in common: kinds of values, and the texts of errors in them.
 
-Dagster derives a model of its own from each of ours, and checks the YAML by that, with its lines. Invariant: no value is
-changed here but a text with a template, and none is let through that Dagster would not.
+Dagster derives a model of its own from each of ours, and checks the YAML by that, with its lines. Invariant: only a text with a
+template is changed here, and nothing is accepted that Dagster would refuse.
 """
 
 import re
@@ -28,9 +28,9 @@ from ...core.advice import meant
 from ...core.errors import LONGEST_REASON
 
 OURS = re.compile(r"\w+Model$|function-")
-"""Names of models and checks in the place of an error, which is not in the YAML."""
+"""Names of models and checks in the location of an error, which are not in the YAML."""
 _BRANCH = re.compile(r"nullable\[.*\]|constrained-\w+|str|int|float|list\[.*\]|dict\[.*\]|\[key\]")
-"""Names of what a field could be, which Pydantic puts behind the field."""
+"""Names of the types that a field could have, which Pydantic appends to the field's location."""
 _PLACE = re.compile(r"`?(?P<path>.*?) at (?P<file>.*):(?P<line>\d+)`?", re.DOTALL)
 MISSING = "is missing"
 _EXPECTED = {  # by what the codes of Pydantic's errors begin with
@@ -54,7 +54,7 @@ class YamlModel(dg.Model, dg.Resolvable):
 
     @classmethod
     def resolve_from_model(cls, context: dg.ResolutionContext, model: BaseModel | str) -> Any:
-        """Return the part; Dagster lets any text through, as it could be a template."""
+        """Return the part; raise `TypeError` for a text, which Dagster lets through, as it could be a template."""
         if isinstance(model, str):
             raise TypeError(f"expected the fields {', '.join(cls.model_fields)}, found a text")
         return super().resolve_from_model(context, model)
@@ -69,7 +69,7 @@ def _model_of(derived: type[BaseModel]) -> type[BaseModel]:
             empty = [name for name in _parts_of(cls) if isinstance(value, dict) and value.get(name, name) is None]
             if empty:
                 raise ValidationError.from_exception_data(cls.__name__, [_of_nothing(name) for name in empty])
-            if isinstance(value, dict):  # a bound of a text's length cannot be asked of none
+            if isinstance(value, dict):  # Pydantic cannot check a length bound on none
                 value = {name: each for name, each in value.items() if each is not None or not _may_be_none(cls, name)}
             try:
                 return handler(value)
@@ -81,7 +81,7 @@ def _model_of(derived: type[BaseModel]) -> type[BaseModel]:
 
 
 def _parts_of(kind: type[BaseModel]) -> Iterator[str]:
-    """Yield the fields that are parts, with fields of their own."""
+    """Yield the names of the fields that are parts, with fields of their own."""
     for name, field in kind.model_fields.items():
         if any(isinstance(each, type) and issubclass(each, BaseModel) for each in get_args(field.annotation)):
             yield name
@@ -92,13 +92,13 @@ def _may_be_none(kind: type[BaseModel], name: str) -> bool:
 
 
 def _of_nothing(name: str) -> InitErrorDetails:
-    """Return what is wrong with a part that has nothing behind its colon: YAML reads that as no part at all."""
+    """Return the error of a part with nothing after its colon, which YAML reads as null."""
     said = f"found nothing, expected fields, or `{name}: {{}}` for what they are by default; or take `{name}` out"
     return InitErrorDetails(type="value_error", loc=(name,), input=None, ctx={"error": ValueError(said)})
 
 
 def _explain(error: ValidationError, kind: type[BaseModel]) -> list[InitErrorDetails]:
-    """Return what is wrong, of an unknown field which one was meant, and without the texts that a part could have been too."""
+    """Return the errors; for an unknown field with the one that was meant, and without the one that a part is no text."""
     found, errors = [], error.errors()
     for each in errors:
         where = tuple(step for step in each["loc"] if not OURS.match(str(step)))
@@ -113,9 +113,9 @@ def _explain(error: ValidationError, kind: type[BaseModel]) -> list[InitErrorDet
 
 
 def as_written(context: dg.ResolutionContext, value: Any) -> Any:
-    """Return a text as it stands in the file, `1_000` or `null` too, of which Dagster makes a number and nothing.
+    """Return a text as it stands in the file, also `1_000` or `null`, which Dagster would make a number and none.
 
-    A template in it, `{{ env.BROKERS }}`, is rendered, and is a text again; a name that there is not is an error.
+    A template in it, `{{ env.BROKERS }}`, is rendered, and is a text again; an unknown name in it is an error.
     """
     if isinstance(value, list):
         return [as_written(context, each) for each in value]
@@ -143,9 +143,9 @@ def _refuse_nothing(value: object) -> object:
 _BRACES = re.compile(r"\{\{.*?(?:\}\}|$)", re.DOTALL)
 _TEMPLATES = jinja2.Environment(undefined=jinja2.StrictUndefined, finalize=_refuse_nothing, autoescape=False)  # noqa: S701  no HTML
 WRITTEN = dg.Resolver(as_written, inject_before_resolve=False)
-"""How Dagster is to take a text, and a list or mapping of texts."""
+"""Resolver for a text, and for a list or mapping of texts."""
 LITERAL = dg.Resolver.passthrough()
-"""How Dagster is to take a text in which braces are the text's own: prose, and schemas."""
+"""Resolver for a text in which braces are the text's own: prose, and schemas."""
 
 
 def number(low: float, high: float, *words: str) -> WrapValidator:
@@ -174,7 +174,7 @@ def one_of(value: str, words: Sequence[str]) -> str:
 
 
 def problems_of(error: ValidationError) -> list[str]:
-    """Return what is wrong, each with its line and key, without what Pydantic says for programmers."""
+    """Return the problems, each with its line and key, without what Pydantic says for programmers."""
     return list(dict.fromkeys(_problems(error)))
 
 
@@ -187,7 +187,7 @@ def _problems(error: ValidationError) -> Iterator[str]:
         while len(steps) > 1 and _BRANCH.fullmatch(steps[-1]):
             steps.pop()
         path = ".".join(steps)
-        if path in said or any(each.startswith(f"{path}.") for each in said):  # what else the field could have been
+        if path in said or any(each.startswith(f"{path}.") for each in said):  # another type of that field
             continue
         said.add(path)
         line = f"line {place['line']}: " if place else ""

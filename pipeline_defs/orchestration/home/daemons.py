@@ -1,6 +1,6 @@
-"""Dagster's daemons: the heartbeats of those of an instance, and the locks of those whose home this is.
+"""Dagster's daemons: heartbeats of an instance's daemons, and locks of the daemons of a home.
 
-A heartbeat is 30 seconds apart from the next, and outlives its daemon; a lock ends with the process, however it ends.
+A heartbeat comes every 30 seconds and outlives its daemon; a lock ends with the process, however that ends.
 `dagster.yaml` names the coordinator that takes the lock. Nothing here starts or stops a daemon. Imports no Spark.
 """
 
@@ -36,10 +36,10 @@ def is_daemon() -> bool:
 
 
 class AnnouncedRunCoordinator(QueuedRunCoordinator):
-    """Dagster's own queue, in a daemon that says to its home that there is one: each daemon loads it when it starts."""
+    """Dagster's own run queue; each daemon loads it when it starts, and so takes the lock that shows its home that it runs."""
 
     def register_instance(self, instance: dg.DagsterInstance) -> None:
-        """Take the instance whose runs are queued; a daemon waits here while another one works on its Postgres."""
+        """Register the instance whose runs are queued; a daemon waits here while another one works on its Postgres."""
         super().register_instance(instance)
         if is_daemon():
             from .leading import await_leadership  # late: a command has no use for SQLAlchemy
@@ -56,37 +56,37 @@ def find_daemons(home: str | Path) -> list[Holder]:
 def running_since(home: str | Path) -> float:
     """Return since when the newest daemon of a home runs, in seconds since 1970; 0 where none does.
 
-    A run that began before, and ended without a word, was cut off with all of Dagster: by a power cut, say.
+    A run that began before that, and ended without an event, was cut off with all of Dagster, by a power cut say.
     """
     return max((since for since, _ in _running(home)), default=0.0)
 
 
 def _running(home: str | Path) -> Iterator[tuple[float, Holder]]:
-    """Yield each daemon that runs, with since when, in seconds since 1970; lock files of others are removed."""
+    """Yield each running daemon with its start, in seconds since 1970; lock files of others are removed."""
     folder = Path(home) / FOLDER
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         remove_unheld(path)
-        with suppress(FileNotFoundError):  # it has ended just now, and another process looked
+        with suppress(FileNotFoundError):  # it has just ended, and another process removed it
             since = path.stat().st_mtime
             if (daemon := find_holder(path)) is not None:
                 yield since, daemon
 
 
 class Listener:
-    """What is known of processes by listening: one hangs that was heard, and has been silent while somebody listened.
+    """Detector of hung processes: one hangs that was heard before, and then stays silent while this process listens.
 
-    One that starts, or was away with its machine, does not.
+    A process that is starting, or that slept with its machine, does not hang.
     """
 
     def __init__(self) -> None:
-        self._seen: dict[Holder, float] = {}  # and since when
+        self._seen: dict[Holder, float] = {}  # since when
         self._heard = set[Holder]()
         self._silent_since: float | None = None
 
     def find_hung(self, running: Collection[Holder], silent_seconds: float | None, now: float) -> list[Holder]:
-        """Return which of the processes that run now hang; `now` counts seconds in which this process runs too."""
+        """Return which of the running processes hang; `now` is in seconds of a clock that stops while this machine sleeps."""
         self._seen = {each: self._seen.get(each, now) for each in running}
-        if silent_seconds is not None and not is_silent(silent_seconds):  # a heartbeat of before is that of another one
+        if silent_seconds is not None and not is_silent(silent_seconds):  # an earlier heartbeat is another process's
             self._heard |= {each for each in running if silent_seconds < now - self._seen[each]}
             self._silent_since = None
         elif self._silent_since is None:
@@ -115,7 +115,7 @@ def tick_silence(sensors: Iterable[InstigatorState], now_seconds: float) -> floa
 
 
 def wake_sensors(instance: dg.DagsterInstance, sensors: Iterable[InstigatorState], now_seconds: float) -> bool:
-    """Have sensors tick whose last tick is ahead of the clock, which was set back: Dagster would wait until then."""
+    """Reset sensors whose last tick is ahead of a clock that was set back, as Dagster would wait until then; return if any."""
     ahead = [
         (each, data)
         for each in sensors
@@ -129,5 +129,5 @@ def wake_sensors(instance: dg.DagsterInstance, sensors: Iterable[InstigatorState
 
 
 def is_silent(silent_seconds: float | None) -> bool:
-    """Return whether a daemon that has said nothing for so long is taken not to be there."""
+    """Return whether a daemon that has said nothing for so long counts as gone."""
     return silent_seconds is None or silent_seconds > SILENT_AFTER_SECONDS

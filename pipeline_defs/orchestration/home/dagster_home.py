@@ -18,14 +18,14 @@ _ROOM_BYTES = 2**20  # less than SQLite needs to go on
 
 
 def is_begun(home: Path) -> bool:
-    """Return whether a home has a history, or what says where it is: of one that runs somebody may have deleted that."""
+    """Return whether a home has a history or a dagster.yaml: somebody may have deleted the latter while Dagster runs."""
     return any((home / name).exists() for name in (DAGSTER_YAML, "history"))
 
 
 def open_instance(home: Path) -> dg.DagsterInstance:
-    """Open the Dagster instance of a home; give the home a project's dagster.yaml where it has none.
+    """Open the Dagster instance of a home; give the home the project's dagster.yaml where it has none.
 
-    A home other than the project's own that is new is said aloud: it may be a typing error, and shows nothing of before.
+    A new home other than the project's own is announced: it may be a typing error, and shows nothing of earlier runs.
     Raises `HistoryUnavailable` and `BadSetting`.
     """
     project = find_project()
@@ -53,7 +53,7 @@ def open_instance(home: Path) -> dg.DagsterInstance:
 
 
 def why_silent(error: Exception, home: Path) -> str:
-    """Return why a history does not answer: what its driver says, without the statement; that it is gone, or its disk full."""
+    """Return why a history does not answer: the driver's error without its SQL, and whether it is gone or its disk full."""
     cause = first_line(getattr(error, "orig", None) or error)
     if not home.exists():
         return f"{cause}: the folder {home} is gone"
@@ -62,7 +62,7 @@ def why_silent(error: Exception, home: Path) -> str:
 
 
 def _why_unusable(error: Exception) -> str:
-    """Return why Dagster does not take its configuration, without a value of it, which may have a login in it."""
+    """Return why Dagster refuses its configuration, without any value of it, which may have a login in it."""
     if isinstance(error, ImportError | CheckError):
         return str(error).splitlines()[0]
     mark = error.problem_mark if isinstance(error, MarkedYAMLError) else None
@@ -71,6 +71,6 @@ def _why_unusable(error: Exception) -> str:
 
 
 def _key_of(error: dg.DagsterInvalidConfigError) -> str:
-    """Return the first key that Dagster does not take, with those that it is below, as `retention.sensor`; empty for none."""
+    """Return the path of the first key that Dagster refuses, such as `retention.sensor`; empty for none."""
     parts = [part for each in error.errors[:1] for part in (*each.stack.entries, each.error_data)]
     return ".".join(part.field_name for part in parts if hasattr(part, "field_name"))  # a place in a list has none

@@ -1,7 +1,7 @@
-"""A Dagster of our own, webserver, daemon and code server, for `up` and the demo: one process group, stopped by it.
+"""A Dagster of our own, webserver, daemon and code server, for `up` and the demo: one process group, stopped as one.
 
-What was left running after a kill -9 is stopped first; what another process of ours runs is left alone. Invariant: nothing
-that it started outlives it.
+What a predecessor left running after a kill -9 is stopped first; what another live process of ours runs is left alone.
+Invariant: nothing that it started outlives it.
 """
 
 import json
@@ -74,10 +74,10 @@ class _Started(NamedTuple):
 
 
 class DagsterServer:
-    """Runs `dagster dev` of a project on loopback while the context is open.
+    """`dagster dev` of a project, which runs on loopback while the context is open.
 
-    `folder` keeps its log and its process id, and its lock is held: who starts another one there is refused. A port that is
-    given must be free; else 3000 is taken, or any that is free.
+    `folder` keeps its log, its process id, and a lock by which a second one there is refused. A given port must be free; by
+    default it is 3000, or any free one.
     """
 
     def __init__(
@@ -137,9 +137,9 @@ class DagsterServer:
         self._is_alone = False
 
     def check_alone(self) -> None:
-        """Refuse a home that has a Dagster already, or gets one just now, once what one before has left running is stopped.
+        """Stop what an earlier Dagster has left running; refuse a home that still has one, or is just getting one.
 
-        With two daemons each tick is twice, and so is what it asks for.
+        With two daemons each tick would be done twice, and so would what it asks for.
         """
         self._folder.mkdir(parents=True, exist_ok=True)
         self._check_home()
@@ -157,29 +157,29 @@ class DagsterServer:
         return self._process is not None and self._process.is_running()
 
     def trim_log(self) -> None:
-        """Begin a log anew that has become long, with the one before beside it: both are bounded, whatever fails each tick."""
+        """Rotate the log where it has become long; it and its predecessor are bounded, whatever fails at each tick."""
         if self.log.exists() and self.log.stat().st_size > LOG_BYTES:
             with suppress(OSError):  # a full disk, say, on which this makes room
                 shutil.copyfile(self.log, self.log.with_name(f"{LOG}.1"))
             os.truncate(self.log, 0)  # whoever writes to it appends
 
     def may_revive(self) -> bool:
-        """Return whether Dagster has not been started anew too often lately to be started now."""
+        """Return whether Dagster may be restarted: `MOST_REVIVALS` times within `REVIVAL_SECONDS`."""
         now = time.monotonic()
         self._revived = [each for each in self._revived if now - each < REVIVAL_SECONDS]
         return len(self._revived) < MOST_REVIVALS
 
     def revive(self) -> None:
-        """Start Dagster anew where it has ended; raise `DagsterUnavailable`, or `OSError` where the disk is full, say."""
+        """Restart Dagster where it has ended; raise `DagsterUnavailable`, or `OSError` where the disk is full, say."""
         self._revived.append(time.monotonic())
-        self._stop()  # its daemon, say, whose end has ended the others, may have left some
+        self._stop()  # some of its processes may be left
         self._serve(_free_port(self.port, 0))
 
     def revive_code_server(self) -> str:
-        """Have Dagster start its code server anew where that was killed, which nobody else does; return what to say of it.
+        """Have Dagster restart a code server that was killed, which nobody else does; return what to say of it.
 
-        A code server that is just being exchanged is gone for a moment only. Where it does not come back all of Dagster is
-        ended, for `revive`: Dagster gives up one that is killed as it starts.
+        A code server that is being replaced is gone for a moment only. Where it does not come back all of Dagster is ended, for
+        `revive`: Dagster gives up a code server that is killed as it starts.
         """
         self._looks_without = self._looks_without + 1 if is_code_server_gone(self._home) else 0
         if self._looks_without <= 1:
@@ -195,16 +195,16 @@ class DagsterServer:
         return ""
 
     def find_others(self) -> list[Holder]:
-        """Find the daemons of this home that are not ours: each tick would be theirs and ours."""
+        """Find the daemons of this home that are not ours: they do each tick a second time."""
         return [each for each in find_daemons(self._home) if not self._is_ours(each)]
 
     def _is_ours(self, process: Holder) -> bool:
         return self._process is not None and is_led_by(self._process, process)
 
     def end_hung(self, silent_seconds: float | None, tickless_seconds: float | None) -> list[str]:
-        """End the daemon of ours that is silent, and with it all of Dagster, or the code server that ticks no more.
+        """Kill our daemon where it hangs, which ends all of Dagster, and our code server where it ticks no more.
 
-        `revive` and `revive_code_server` start others. Return which were ended, in words.
+        `revive` and `revive_code_server` start others. Return a text on each that was killed.
         """
         server = find_code_server(self._home)
         told = []
@@ -219,7 +219,7 @@ class DagsterServer:
         return told
 
     def find_load_error(self, patience_seconds: float = START_SECONDS) -> str | None:
-        """Return why the project's definitions did not load, if they did not: nothing would plan and land then."""
+        """Return why the project's definitions did not load, so that nothing plans and lands; none where they did."""
         entries = self._ask(_LOCATIONS, patience_seconds)["workspaceOrError"]["locationEntries"]
         found = [entry["locationOrLoadError"] for entry in entries]
         errors = [[error, *error["causes"]] for error in found if error and "message" in error]
@@ -240,7 +240,7 @@ class DagsterServer:
         return run_id, client.get_run_status(run_id) is DagsterRunStatus.SUCCESS
 
     def _serve(self, port: int) -> None:
-        """Start Dagster at a port and wait until it answers, once more where it ends; else nothing of it stays."""
+        """Start Dagster at a port and wait until it answers; try once more where it ends. Where that fails nothing is left."""
         try:
             self._start(port)
         except DagsterUnavailable as error:
@@ -288,7 +288,7 @@ class DagsterServer:
         )
 
     def _answers_for_home(self) -> bool:
-        """Return whether it is a Dagster of our home that answers at the port; raise `OSError` where nobody does."""
+        """Return whether a Dagster of our home answers at the port; raise `OSError` where nobody does."""
         try:
             return _storage_of(self._ask(_INSTANCE, ANSWER_SECONDS)["instance"]["info"]) == self._storage
         except (urllib.error.HTTPError, ValueError, LookupError):
@@ -301,14 +301,14 @@ class DagsterServer:
         self._state.write_text(json.dumps({**state, "owner": {"pid": owner.pid, "started": owner.started}}))
 
     def _read_state(self) -> _Started | None:
-        """Return what was started here last; none where that is torn, as by a power cut, or nothing was."""
+        """Return what was started here last; none where nothing was, or where the file is torn, as by a power cut."""
         with suppress(FileNotFoundError, ValueError, LookupError, TypeError):
             state: dict[str, Any] = json.loads(self._state.read_text())
             return _Started(Process(state["pid"], state["started"]), Process(**state["owner"]), state["url"])
         return None
 
     def _stop_leftover(self) -> None:
-        """Stop what an `up` before has left running, also where of its Dagster only the children are left."""
+        """Stop what an earlier `up` has left running, even if only children of its Dagster are left; refuse a live one."""
         left = self._read_state()
         if left is not None and left.process.is_running() and left.owner.is_running():
             raise Refused(
@@ -351,15 +351,15 @@ def _stop_group(process: Process) -> None:
 
 
 def _storage_of(info: str) -> object:
-    """Return where an instance keeps its files, of what Dagster says of the instance: no two homes have it in common."""
+    """Return where an instance keeps its files, from what Dagster says of the instance; no two homes share it."""
     return yaml.safe_load(info)["local_artifact_storage"]
 
 
 def _free_port(*wanted: int) -> int:
-    """Return the first of some ports of loopback that is free, where 0 is any."""
+    """Return the first free port of those wanted on loopback, where 0 stands for any; raise `Refused` where none is."""
     for port in wanted:
         with socket.socket() as probe, suppress(OSError):
-            # else one that was just let go of counts as taken
+            # else a port that was just released counts as taken
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(("127.0.0.1", port))
             return int(probe.getsockname()[1])

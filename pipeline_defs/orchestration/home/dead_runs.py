@@ -1,6 +1,6 @@
-"""Dead runs: those whose process is gone are ended, so that their slots are free and their ranges asked for again.
+"""Dead runs: runs whose process is gone are ended, so that their slots are freed and their ranges asked for again.
 
-Dagster's monitoring asks about STARTED runs alone; a tick, and each command, looks at the others through the same launcher.
+Dagster's monitoring asks about STARTED runs only; each tick, and each command, looks at the others through the same launcher.
 Invariant: a run that may live elsewhere is left alone.
 """
 
@@ -40,19 +40,19 @@ def end_dead_runs(instance: dg.DagsterInstance, now_ms: int) -> list[str]:
             dead.append(run.run_id)
         for run_id in list_locked(instance.root_directory):
             left = instance.get_run_by_id(run_id)
-            if left is None or left.is_finished:  # of one that was deleted, too
+            if left is None or left.is_finished:  # also of a deleted run
                 forget_run(instance.root_directory, run_id)
     return dead
 
 
 def _never_launched(record: RunRecord, instance: dg.DagsterInstance, now_ms: int) -> str | None:
-    """Return why a run is one that a daemon, killed in between, has created and not submitted, or dequeued and not launched."""
+    """Return why a run counts as never launched, its daemon killed after creating or dequeueing it; none where it does not."""
     run = record.dagster_run
     if run.status not in {DagsterRunStatus.NOT_STARTED, DagsterRunStatus.STARTING} or GRPC_INFO_TAG in run.tags:
         return None
     if run.run_id in list_locked(instance.root_directory):
         return None
-    # who creates a run of 200 ranges writes 200 events before it submits it, and may need a minute for them
+    # a run of 200 ranges gets 200 events before it is submitted, which may take a minute
     events = instance.get_records_for_run(run.run_id, limit=1, ascending=False).records
     sign_of_life = max([record.update_timestamp.timestamp(), *(event.timestamp for event in events)])
     seconds = now_ms / 1000 - sign_of_life

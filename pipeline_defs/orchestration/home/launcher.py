@@ -27,7 +27,7 @@ class LockingRunLauncher(WakingRunLauncher):
     _guard: ClassVar[threading.Lock] = threading.Lock()
 
     def launch_run(self, context: LaunchRunContext) -> None:
-        """Launch a run; should this process die before the run's own has begun, the lock tells."""
+        """Launch a run under a lock, which tells if this process dies before the run's own has begun."""
         run_id = context.dagster_run.run_id
         descriptor = share(launch_path(self._instance.root_directory, run_id))
         with self._guard:
@@ -69,7 +69,7 @@ class LockingRunLauncher(WakingRunLauncher):
         return CheckRunHealthResult(WorkerStatus.NOT_FOUND, f"{gone} is gone; what it left undone is asked for again")
 
     def _release(self) -> None:
-        """Give back what this process holds of any run whose own process has had its time to begin."""
+        """Release the locks of runs whose own process has had its time to begin."""
         with self._guard:
             for run_id, (descriptor, until) in list(self._shares.items()):
                 if until < time.monotonic():

@@ -1,7 +1,7 @@
-"""Which of several daemons over one Postgres works: the one whose connection holds a lock in the database.
+"""Leadership among daemons over one Postgres: the one works whose connection holds a lock in the database.
 
 Dagster supports one daemon and only warns of a second; here a second one waits, on whatever host. The lock ends with the
-connection, and so with its process or host. No row depends on it: two who work at once cost double ticks, no double rows.
+connection, and so with its process or host. No row depends on it: two that work at once cost double ticks, no double rows.
 """
 
 import logging
@@ -21,8 +21,8 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from ...core.errors import BadSetting
 
-ASKS_EVERY_SECONDS = 1.0  # who waits
-LOOKS_EVERY_SECONDS = 5.0  # who leads, whether it still does
+ASKS_EVERY_SECONDS = 1.0  # a daemon that waits
+LOOKS_EVERY_SECONDS = 5.0  # a daemon that leads, whether it still does
 # after about 25 s without an answer Postgres gives up the connection of a host that has lost its power or its network
 _KEEPALIVE = {"tcp_keepalives_idle": 10, "tcp_keepalives_interval": 5, "tcp_keepalives_count": 3}
 # one per schema: several instances of Dagster may share a database
@@ -46,7 +46,7 @@ class DaemonLock:
         self._connection: Connection | None = None
 
     def take(self) -> Standing:
-        """Take the lock, or find that it is still held; a connection that is lost has lost it, and is opened anew."""
+        """Take the lock, or find that this process still holds it; a lost connection has lost it, and is opened anew."""
         from dagster_postgres.utils import DagsterPostgresException
 
         try:
@@ -71,7 +71,7 @@ class DaemonLock:
     def give_back(self) -> None:
         """Close the connection, and with it the lock."""
         self._connection = None
-        with suppress(SQLAlchemyError):  # it is broken, which is as good
+        with suppress(SQLAlchemyError):  # a broken one holds no lock either
             self._open.close()
 
 
@@ -121,7 +121,7 @@ _WHY_IT_WAITS = {
 
 
 def _watch(lock: DaemonLock) -> None:
-    """Look at a lock until another daemon has it; then end this process, which its supervisor starts again, to wait."""
+    """Watch a lock until another daemon has it; then end this process, which its supervisor restarts, to wait."""
     while lock.take() != "waits":
         time.sleep(LOOKS_EVERY_SECONDS)
     _log.error(

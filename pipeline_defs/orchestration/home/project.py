@@ -1,6 +1,6 @@
-"""A user's own project: the few files that have Dagster, dg and `offsetlake` land their topics.
+"""A user's own project: the few files by which Dagster, dg and `offsetlake` land their topics.
 
-Invariant: nothing is written into a folder that has anything in it.
+Invariant: a new project is written into an empty folder only.
 """
 
 import importlib.util
@@ -25,7 +25,7 @@ _GITIGNORE = """\
 .tmp_dagster_home_*
 __pycache__/
 """
-# of the image of deploy/Dockerfile, into which the project is copied; `.env` may have logins
+# for the image of deploy/Dockerfile, into which the project is copied; `.env` may have logins
 _DOCKERIGNORE = """\
 **/.env
 **/.offsetlake
@@ -34,7 +34,7 @@ _DOCKERIGNORE = """\
 **/.tmp_dagster_home_*
 **/__pycache__
 """
-# Dagster has `.env` override the environment; written so, a home that somebody exports is the stronger one all the same
+# Dagster has `.env` override the environment; in this form a home that somebody exports still wins
 _ENV = """\
 # Read by `dagster dev` and by `offsetlake` in this folder. Not to be committed: the path is this machine's.
 """
@@ -79,7 +79,7 @@ def defs() -> dg.Definitions:
 
 
 def plan_project(folder: Path, topics: Sequence[str], bootstrap_servers: str | None) -> Mapping[Path, str]:
-    """Return the files of a project that lands the topics, with their texts; raise `Refused` where there is something.
+    """Return the files of a project that lands the topics, with their texts; raise `Refused` where the folder is not empty.
 
     `bootstrap_servers` is written into each defs.yaml; with none, the machine's setting holds.
     """
@@ -102,7 +102,7 @@ def plan_project(folder: Path, topics: Sequence[str], bootstrap_servers: str | N
 
 
 def write_project(files: Mapping[Path, str]) -> None:
-    """Write the files of a planned project; raise `Refused`, with none of them left, where that cannot be."""
+    """Write the files of a planned project; where that fails, delete them all and raise `Refused`."""
     for path, text in files.items():
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -137,7 +137,7 @@ def _writing(what: str, mend: str) -> Iterator[None]:
 
 
 def find_other_config(home: Path, project: Path) -> str:
-    """Say which dagster.yaml counts where a project's own is another than that of Dagster's home; empty where they are one."""
+    """Return a text on which dagster.yaml counts where a project's differs from that of Dagster's home; else empty."""
     ours, counts = project / DAGSTER_YAML, home / DAGSTER_YAML
     if not ours.is_file() or ours.read_text() == counts.read_text():
         return ""
@@ -163,13 +163,13 @@ def write_env(project: Path, home: Path) -> None:
 
 
 def read_dagster_yaml(project: Path) -> str:
-    """Read how Dagster is configured in a project; where it does not say, as Offsetlake's own is."""
+    """Read the dagster.yaml of a project, or Offsetlake's own where it has none."""
     path = project / DAGSTER_YAML
     return (path if path.is_file() else PACKAGE / DAGSTER_YAML).read_text()
 
 
 def defs_yaml(topic: str, bootstrap_servers: str | None) -> str:
-    """Return the text of a topic's defs.yaml; a name such as 123 or null stays a text, which YAML would read otherwise."""
+    """Return the text of a topic's defs.yaml; a name that YAML would read otherwise, such as 123 or null, is quoted."""
     attributes = {"topic": topic, **({"bootstrap_servers": bootstrap_servers} if bootstrap_servers else {})}
     document = {"type": COMPONENT, "attributes": attributes}
     text: str = yaml.safe_dump(document, sort_keys=False, width=10_000)
@@ -182,7 +182,7 @@ def folder_name(topic: str) -> str:
 
 
 def package_name(folder: str) -> str:
-    """Return a Python package for a folder's name, one that nothing installed has already."""
+    """Return a name for the Python package of a folder, one that no installed package has."""
     name = re.sub(r"\W", "_", folder.lower(), flags=re.ASCII).strip("_") or "lake"
     if name[0].isdigit() or keyword.iskeyword(name) or importlib.util.find_spec(name) is not None:
         name = f"lake_{name}"

@@ -1,4 +1,4 @@
-"""Locks of runs: small files in the Dagster home, locked by who executes a run, by who launched it, and by the code server.
+"""Locks of runs: small files in the Dagster home, locked by a run's own process, by its launcher, and by the code server.
 
 The kernel frees a lock when its process ends, however it ends, in whatever container. A process locks its run's file
 when it loads our definitions, which is before Dagster says that the run has started. Imports no Spark.
@@ -20,12 +20,12 @@ _held: dict[str, int] = {}  # of this process: the descriptor by run id
 
 
 def lock_path(home: str | Path, run_id: str) -> Path:
-    """Return where the lock file of a run is."""
+    """Return the path of a run's lock file."""
     return Path(home) / FOLDER / run_id
 
 
 def launch_path(home: str | Path, run_id: str) -> Path:
-    """Return where the file is that the launcher of a run locks until the run's own process has had time to begin."""
+    """Return the path of the file that a run's launcher locks until the run's own process has had time to begin."""
     return Path(home) / FOLDER / f"{run_id}{LAUNCHED}"
 
 
@@ -47,17 +47,16 @@ def hold_own_lock() -> None:
     It ends with its process, whoever kills it. Each code location calls this, whatever topics it has.
     """
     home = os.environ.get("DAGSTER_HOME")
-    if multiprocessing.parent_process() is not None:  # a run has its code server's arguments, too
+    if multiprocessing.parent_process() is not None:  # a run's process has its code server's arguments, too
         _hold_launched_run()
     elif home and sys.argv[1:3] == CODE_SERVER_COMMAND:
-        share_for_life(Path(home).expanduser() / CODE_SERVER)  # as Dagster takes it
+        share_for_life(Path(home).expanduser() / CODE_SERVER)  # as Dagster does
 
 
 def _hold_launched_run() -> None:
     """Hold the lock of the run that this process was started for, if it was for one.
 
-    Dagster tells the process its run in the first argument of its function alone, and nothing else says it before the run
-    has started.
+    Dagster names the run only in the first argument of the process's function; nothing else does before the run has started.
     """
     process = multiprocessing.current_process()
     target, arguments = getattr(process, "_target", None), getattr(process, "_args", ())
@@ -72,7 +71,7 @@ def _hold_launched_run() -> None:
 def is_code_server_gone(home: str | Path) -> bool:
     """Return whether a code server has run in this home, and none does: nothing ticks, and no run starts.
 
-    Dagster starts none anew by itself where its process was killed; it says LOCATION_ERROR in its log, each minute.
+    Dagster does not restart one that was killed; it logs LOCATION_ERROR each minute.
     """
     try:
         return read_owner(Path(home) / CODE_SERVER) is not None
@@ -81,7 +80,7 @@ def is_code_server_gone(home: str | Path) -> bool:
 
 
 def find_code_server(home: str | Path) -> Holder | None:
-    """Find the process that is the code server of a home now, where one is."""
+    """Find the process of a home's code server; none where none runs."""
     return find_holder(Path(home) / CODE_SERVER)
 
 

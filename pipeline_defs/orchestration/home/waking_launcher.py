@@ -1,8 +1,8 @@
-"""Dagster's own run launcher where a process stands still: a run that is stopped, or a code server that waits for one.
+"""Dagster's own run launcher, for processes that stand still as well: a stopped run, or a code server that waits for one.
 
-Dagster's code server waits for a process that it has told to end to take the word, and starts and ends no run meanwhile:
-for ever, where that one was killed. Invariant: whoever is woken, or ended, loses nothing: what a run left undone is asked for
-again.
+When Dagster's code server tells a run's process to end, it waits until that has taken the message, and starts and ends no run
+meanwhile: for ever, if the process was killed. Invariant: a process that is woken or ended loses nothing, as what a run left
+undone is asked for again.
 """
 
 import os
@@ -33,7 +33,7 @@ class WakingRunLauncher(DefaultRunLauncher):
     _stopped: ClassVar[dict[Holder, float]] = {}  # processes of runs that stand still, and since when
 
     def launch_run(self, context: LaunchRunContext) -> None:
-        """Launch a run; where the code server does not answer in time the run has failed."""
+        """Launch a run; report it as failed where the code server does not answer in time."""
         try:
             super().launch_run(context)
         except DagsterUserCodeUnreachableError:
@@ -55,7 +55,7 @@ class WakingRunLauncher(DefaultRunLauncher):
                 os.kill(server.pid, signal.SIGKILL)
 
     def terminate(self, run_id: str) -> bool:
-        """Terminate a run. One that stands still is woken for it; of one whose process is gone no code server is asked."""
+        """Terminate a run; wake it first where it stands still, and leave out the code server where its process is gone."""
         run = self._instance.get_run_by_id(run_id)
         if run is None or run.is_finished:
             return False
@@ -67,7 +67,7 @@ class WakingRunLauncher(DefaultRunLauncher):
         return bool(super().terminate(run_id))  # type: ignore[no-untyped-call]
 
     def wake_after_a_while(self, run_id: str) -> None:
-        """Have a run of this host go on that was seen to stand still for `STOPPED_SECONDS`: it may hold up all others."""
+        """Wake a run of this host that was seen to stand still for `STOPPED_SECONDS`: it may hold up all others."""
         self._wake(run_id, STOPPED_SECONDS)
 
     def _wake(self, run_id: str, after_seconds: float) -> None:

@@ -77,7 +77,7 @@ def counts(picture: Picture, line: Line) -> Counter[LinkLook]:
 def decoded(picture: Picture, line: Line) -> tuple[int, int, int] | None:
     """Return how many ranges of a line are decoded, how many wait to be, and how many records were set aside.
 
-    None of a topic that is not decoded.
+    None for a topic that is not decoded.
     """
     if not picture.dead_letters:
         return None
@@ -93,7 +93,7 @@ def lost_offsets(picture: Picture) -> int:
 
 
 def name_of(line: Line) -> str:
-    """Return what a line is of."""
+    """Return the label of a line: its Kafka partition, and its generation if that is not the first."""
     return f"p {line.partition}" + (f" g{line.generation}" if line.generation else "")
 
 
@@ -123,7 +123,7 @@ def summary(picture: Picture) -> str:
 
 
 def read_picture(topic: Topic, edges: Edges, instance: dg.DagsterInstance) -> tuple[Picture, str]:
-    """Read the picture of a topic, and what must be said beside it."""
+    """Read the picture of a topic, and a remark on what could not be read; empty where all could."""
     coverage = edges.lake.coverage(topic.name)
     remark = ""
     try:
@@ -141,8 +141,8 @@ def read_picture(topic: Topic, edges: Edges, instance: dg.DagsterInstance) -> tu
 
 
 def write_page(picture: Picture, remark: str, now_ms: int, file: Path) -> None:
-    """Write the page; the file is whole or as it was before. Raise `Refused`."""
-    scratch = file.with_name(f".offsetlake-map-{os.getpid()}")  # beside the longest name that Kafka allows
+    """Write the page in one step, so that the file is whole or as before; raise `Refused`."""
+    scratch = file.with_name(f".offsetlake-map-{os.getpid()}")  # the file's own name may be as long as is allowed
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         scratch.write_text(page(picture, now_ms, remark))
