@@ -1,6 +1,6 @@
 """What Dagster shows and runs of one topic: its landed ranges, decoded ranges, event days and latest records.
 
-Of each an asset, its checks and a job, but for days, which are told of; nothing of what defs.yaml does not name.
+Each has an asset, its checks and a job, but for days, which runs only tell of; what defs.yaml does not name is left out.
 """
 
 import dagster as dg
@@ -32,7 +32,7 @@ def build_topic_defs(topic: Topic, lake: str) -> dg.Definitions:
         jobs.append(
             _job(topic.decoding, f"Decodes landed ranges of `{name}`, then proves that every record is decoded or set aside.")
         )
-    if topic.days is not None:  # which nothing materialises: runs that decode tell of them
+    if topic.days is not None:  # nothing materialises these: runs that decode tell of them
         specs.append(days_spec(topic, topic.days, lake))
     if topic.latest is not None:
         assets.append(build_latest_asset(topic, topic.latest, lake))

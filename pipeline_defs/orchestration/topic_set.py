@@ -1,7 +1,7 @@
-"""The topics of a project, as its defs.yaml say them: those that are named, those of patterns, and what is broken.
+"""The topics of a project, as its defs.yaml files give them: those that are named, those of patterns, and what is broken.
 
-Nothing here opens a file: `topic_files.py` does. A pattern is matched by RE2, through pyarrow: it takes a time that grows with
-the name alone, whatever the pattern; Python's own would let one topic name stop all others.
+Nothing here opens a file: `topic_files.py` does. RE2, through pyarrow, matches a pattern in a time that grows with the name
+alone, whatever the pattern; with Python's own engine one topic name could stop all others.
 """
 
 import os
@@ -66,7 +66,7 @@ class Broken:
 
 @dataclass(frozen=True, slots=True)
 class PatternFile:
-    """A defs.yaml that stands for the topics of a pattern; `topic` makes one of a name."""
+    """A defs.yaml that stands for the topics of a pattern; `topic` returns the one of a name."""
 
     folder: Path
     pattern: TopicPattern
@@ -74,7 +74,7 @@ class PatternFile:
 
     @property
     def template(self) -> Topic:
-        """A topic named as the pattern: what is alike of all that match it."""
+        """A topic named like the pattern, with the settings of all that match it."""
         return self.topic(str(self.pattern))
 
 
@@ -114,9 +114,9 @@ class TopicFiles:
         return matching[0].topic(name) if matching else None
 
     def find_new(self, planned: Collection[str]) -> Iterator[Topic]:
-        """Yield the topics of patterns among those that a lake has planned by now, without those that it had before.
+        """Yield the `planned` topics that match a pattern and were not known when the files were read.
 
-        One that two patterns match is passed over: who loads the files anew is told.
+        One that two patterns match is passed over; the next load of the files reports it.
         """
         for name in planned:
             with suppress(BadSetting):
@@ -130,7 +130,7 @@ class TopicFiles:
 
 
 def read_stamps(folder: Path) -> dict[Path, int]:
-    """Read when each file below a folder that Dagster loads was written: by another answer one was added, edited or deleted."""
+    """Read when each YAML or Python file below a folder was written: another answer means a file added, edited or deleted."""
     found = dict[Path, int]()
     for parent, _, names in os.walk(folder, followlinks=True):
         for path in (Path(parent, name) for name in names if name.endswith((".yaml", ".yml", ".py"))):
@@ -140,5 +140,5 @@ def read_stamps(folder: Path) -> dict[Path, int]:
 
 
 def file_of(folder: Path) -> Path:
-    """Return the file of a folder that says what its topic is, or where one is expected."""
+    """Return the file of a folder that configures its topic, or the path where one is expected."""
     return find_defs_or_component_yaml(folder) or folder / "defs.yaml"

@@ -1,7 +1,7 @@
 """The pulse of a code location: one sensor plans all topics, one run lands what is pending of them and derives from it.
 
-Invariant: of each lane at most one of these runs waits or is at work; what arrives meanwhile goes into the next one. One topic,
-file or broker that is broken stops no other.
+Invariant: of each lane at most one of these runs waits or is at work; what arrives meanwhile goes into the next one. A broken
+topic, file or broker stops no other.
 """
 
 import time
@@ -41,19 +41,19 @@ HUNG_SECONDS = 300.0  # after which a tick that is still at work is waited for n
 SHOWN = 5  # in a tick's one line; the checks name more
 LOCATION_TAG = "offsetlake/location"
 MOST_IN_A_ROW = 8  # runs that failed early, after which the back-off grows no more
-MOST_AT_WORK = 3  # where they had begun a job: what is of that job backs off by itself
+MOST_AT_WORK = 3  # the same where one had begun a job: the ranges of that job back off by themselves
 
 
 @dataclass(frozen=True, slots=True)
 class TopicTick:
-    """What a tick found of one topic and of its derived tables; what could not be found is missing, and why is in `error`."""
+    """Findings of a tick on one topic and its derived tables; what could not be read is missing, and `error` says why."""
 
     topic: Topic
     landing: Tick | None
     derived: Sequence[DerivedTick]
     error: OffsetlakeError | None
-    failures: int  # in a row, of all that was tried of it at once
-    is_late: bool = False  # there was no time for all of it, which the next tick begins with
+    failures: int  # how often in a row all that was tried of it at once has failed
+    is_late: bool = False  # there was no time for all of it; the next tick begins with it
 
     @property
     def is_due(self) -> bool:
@@ -62,7 +62,7 @@ class TopicTick:
 
     @property
     def texts(self) -> Iterator[str]:
-        """In words what waits, and what does not get on."""
+        """Texts on what waits, and on what is stalled."""
         if self.landing is not None:
             stalled, held = self.landing.stalled, self.landing.held_back
             yield from filter(None, [self.landing.waiting])
@@ -74,7 +74,7 @@ class TopicTick:
 def build_pulse(topics: Sequence[Topic], files: TopicFiles | None = None) -> dg.Definitions:
     """Build the sensor that plans the topics of a code location, and the job that lands them; none without topics.
 
-    `files` are those that the topics were read from, of which some may have patterns, or be broken.
+    `files` are those that the topics were read from; some may have patterns, or be broken.
     """
     discovery = Discovery(files)
     if not topics and (files is None or not (files.patterns or files.broken)):
@@ -105,7 +105,7 @@ def build_pulse(topics: Sequence[Topic], files: TopicFiles | None = None) -> dg.
     )
     def pulse(context: dg.SensorEvaluationContext, edges: dg.ResourceParam[Edges]) -> dg.SensorResult:
         turn, now = edges.tick_turn, time.monotonic()
-        if not turn.acquire(blocking=False):  # Dagster has given up the tick that has it, and it goes on
+        if not turn.acquire(blocking=False):  # a tick that Dagster has given up still has it
             if now - edges.tick_began < HUNG_SECONDS:
                 reason = f"the tick before is at work for {duration_text(now - edges.tick_began)}: this machine is busy"
                 return dg.SensorResult(skip_reason=reason)
@@ -121,11 +121,11 @@ def build_pulse(topics: Sequence[Topic], files: TopicFiles | None = None) -> dg.
 
 
 def _tick(topics: Sequence[Topic], discovery: Discovery, context: dg.SensorEvaluationContext, edges: Edges) -> dg.SensorResult:
-    """Plan all topics, and ask for what is to run; raise `TopicsFailed` where nothing is to, and some could not be planned."""
+    """Plan all topics, and ask for the runs that are due; raise `TopicsFailed` where none is, and some could not be planned."""
     origin = context.code_location_origin
     location = origin.location_name if origin is not None else ""
     end_dead_runs(context.instance, edges.now_ms())
-    with ThreadPoolExecutor(1) as beside:  # a cluster that hangs keeps either waiting
+    with ThreadPoolExecutor(1) as beside:  # either may wait for a cluster that hangs
         looking = beside.submit(discovery.look, origin, context.instance, edges)
         ticks = tick_topics([*topics, *discovery.topics], context.instance, edges)
     looking.result()
@@ -150,7 +150,7 @@ def _tick(topics: Sequence[Topic], discovery: Discovery, context: dg.SensorEvalu
 def find_runs(
     ticks: Sequence[TopicTick], location: str, instance: dg.DagsterInstance, edges: Edges
 ) -> tuple[list[dg.RunRequest], list[str]]:
-    """Find which runs to ask for now, at most one of each lane; say why one that is due is not asked for, and what is slow."""
+    """Find the runs to ask for now, at most one per lane; return also why others are postponed, and what is slow, in words."""
     lanes, requests, postponed = edges.settings.lanes, list[dg.RunRequest](), list[str]()
     slow = read_slow(instance, (each.topic for each in ticks), edges.now_ms()) if lanes > 1 else set[Duty]()
     if slow:
@@ -169,7 +169,7 @@ def find_runs(
 
 
 def waiting_text(ticks: Sequence[TopicTick]) -> str:
-    """Return in words what waits of which topic; of one topic alone without its name."""
+    """Return a text on what waits of each topic; without the name where there is one topic only."""
     said = {each.topic.name: "; ".join(each.texts) for each in ticks}
     texts = [f"{name}: {text}" if len(ticks) > 1 else text for name, text in said.items() if text]
     more = [f"{len(texts) - SHOWN} more topics wait"] if len(texts) > SHOWN else []
@@ -177,13 +177,13 @@ def waiting_text(ticks: Sequence[TopicTick]) -> str:
 
 
 def is_active(instance: dg.DagsterInstance, tags: Mapping[str, str]) -> bool:
-    """Return whether a run of this location and lane waits or is at work; one that a person launched has all lanes."""
+    """Return whether a run of this location and lane waits or is at work; one that a person launched counts for every lane."""
     active = instance.get_runs(RunsFilter(job_name=LAND_PENDING, statuses=ACTIVE))
     return any(all(run.tags.get(name, value) == value for name, value in tags.items()) for run in active)
 
 
 def find_postponed(instance: dg.DagsterInstance, tags: Mapping[str, str], now_ms: int) -> str:
-    """Return why no run is asked for now, where the last ones with these tags ended before they took anything; else nothing."""
+    """Return why no run is asked for now: the last ones with these tags ended before they did anything; else nothing."""
     ended = RunsFilter(job_name=LAND_PENDING, statuses=[*FAILED, dg.DagsterRunStatus.SUCCESS], tags={**tags})
     records = instance.get_run_records(ended, limit=MOST_IN_A_ROW)
     early = list(takewhile(lambda record: record.dagster_run.tags.get(DID_TAG) != DID, records))
@@ -204,9 +204,9 @@ def find_postponed(instance: dg.DagsterInstance, tags: Mapping[str, str], now_ms
 
 
 def tick_topics(topics: Sequence[Topic], instance: dg.DagsterInstance, edges: Edges) -> list[TopicTick]:
-    """Tick each topic; what a broker does not say of one keeps nobody from deriving, nor any other topic waiting.
+    """Tick each topic; a broker that does not answer for one keeps no derived table and no other topic waiting.
 
-    For planning and for derived tables alike those come first for which there was no time for longest.
+    Both in planning and in derived tables, the topics come first whose last turn was longest ago.
     """
     known = read_known(instance, topics, edges.now_ms())
     open_pools(instance, [duty.pool for topic in topics for duty in topic.duties])
@@ -243,7 +243,7 @@ def _tick_derived(
     *,
     is_late: bool,
 ) -> TopicTick:
-    """Find what is due of the tables of a topic, for which no broker is needed; nothing where it is too late for that."""
+    """Find what is due of a topic's derived tables, for which no broker is needed; nothing where the tick is late."""
     landing, error = (None, landed) if isinstance(landed, OffsetlakeError) else (landed, None)
     derived = list[DerivedTick]()
     try:

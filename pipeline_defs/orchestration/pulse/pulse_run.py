@@ -1,7 +1,7 @@
 """The run of the pulse: lands what is pending of all topics in jobs that they share, then decodes it and updates latest tables.
 
 What is pending is read when the run gets to it, not when it was asked for. Invariant: the run is red unless all that it took
-is done; what is done is reported even so, and what is not is tried again later.
+is done; what is done is reported all the same, and what is not is tried again later.
 """
 
 from collections import Counter
@@ -41,9 +41,9 @@ from .ticking import run_latest_tick
 
 LAND_AND_DERIVE = "land_and_derive"  # the op
 RANGES_PER_RUN = 1000  # landed: an event of Dagster costs 10 ms
-RANGES_APART = 50  # of a topic that may be slow: its next job shows it
-RANGES_AT_ONCE = 200  # landed or decoded before it is looked again what is pending
-JOB_SECONDS = 10.0  # that a job takes, about: whoever becomes pending meanwhile waits for its end
+RANGES_APART = 50  # of a topic that may be slow: its next job shows whether it is
+RANGES_AT_ONCE = 200  # landed or decoded before what is pending is read again
+JOB_SECONDS = 10.0  # that a job takes, about: what becomes pending meanwhile waits for its end
 FIRST_OFFSETS, FIRST_RANGES = 1_000_000.0, 50.0  # of a run's first job, whose pace nobody knows
 LAND_SECONDS = 60  # after which no more ranges are taken, and what is landed is decoded
 DERIVE_SECONDS = 60  # after which no more is decoded
@@ -74,10 +74,10 @@ def land_and_derive(
 
 @dataclass
 class _PulseRun:
-    """One run: its topics by name, how many ranges of each it has landed, and in words what failed.
+    """One run: its topics by name, how many ranges of each it has landed, and texts on what failed.
 
-    `passed_over` says of which topics nothing could be taken, and why; `slow` is whose work is of the lane apart. With
-    `takes_fatal` it lands what has ended a run, of which `survived` have not ended this one.
+    `passed_over` says of which topics nothing could be taken, and why; `slow` are duties whose topics have the lane apart. With
+    `takes_fatal` it lands ranges that have ended a run; `survived` counts those that have not ended this one.
     """
 
     topics: dict[str, Topic]
@@ -111,7 +111,7 @@ class _PulseRun:
             pass
 
     def land_fatal(self) -> bool:
-        """Land what has ended a run, after all else, as it may end this one: one range, then more the more did not.
+        """Land ranges that have ended a run, last of all, as they may end this one: one first, then more the more survive.
 
         Return whether there was any.
         """
@@ -121,10 +121,10 @@ class _PulseRun:
         return self.survived > 0
 
     def _land_next(self) -> bool:
-        """Land one batch of what is pending, as large as a job of `JOB_SECONDS` is; return whether there was any."""
+        """Land one batch of pending ranges, sized for a job of about `JOB_SECONDS`; return whether there was any."""
         due = self._find_due() if self.left > 0 else {}
         most = min(RANGES_AT_ONCE, max(1, int(self.most_ranges)))
-        if self.lane == APART:  # of a job that they share nobody could say which of them is slow
+        if self.lane == APART:  # of a job that topics share, nobody could say which is slow
             due, most = dict(islice(due.items(), 1)), min(most, RANGES_APART)
         batch = take_turns(due, min(self.left, most), self.most_offsets, self.edges.settings.tasks_at_once)
         if not batch:
@@ -141,7 +141,7 @@ class _PulseRun:
         return True
 
     def check(self) -> None:
-        """Hold what was landed of each topic since the last look against its plan log."""
+        """Run the quick checks of each topic of which ranges were landed since the last call."""
         landed, self.unchecked = self.unchecked, set()
         tries = read_all_tries(self.context.instance, [self.topics[name].landing for name in landed])
         for topic in (self.topics[name] for name in sorted(landed)):
@@ -149,9 +149,9 @@ class _PulseRun:
                 self._report_checks(check_quickly(topic, self.edges, tries[topic.landing].held))
 
     def _find_due(self) -> dict[str, list[OffsetRange]]:
-        """Find the ranges to land now: of each topic as policy and tries order them, first who waits longest for a job.
+        """Find the ranges to land now, of each topic as its policy and tries order them, the longest without a job first.
 
-        What may have ended a run is left out, or is all that there is with `takes_fatal`.
+        Ranges that may have ended a run are left out; with `takes_fatal` they are the only ones.
         """
         found: dict[str, tuple[int, int, list[OffsetRange]]] = {}
         fatal = dict[TopicRange, Tried]()
@@ -193,14 +193,14 @@ class _PulseRun:
             landed = land_topics(keys_of, attempt_of(context.run.run_id), tools) if tools else ()
             total, tell_pace = sum(map(len, keys_of.values())), partial(context.log.info, "step=progress %s")
             for name, told in telling_pace(landed, total, edges.now_ms, tell_pace):
-                shown.result()  # a range that is told before it is shown in progress would stay so
+                shown.result()  # a range that is told first would stay shown as in progress
                 if isinstance(told, OffsetlakeError):
                     self._fail(self.topics[name], told)
                     continue
                 if told.outcome is Outcome.FAILED:
                     self.failures += violations_by_range(name, told.offsets, told.violations)
                     edges.watch_step("failed", key=told.offsets.key)
-                    if told.is_unread:  # of others that says nothing: the next batch need not wait
+                    if told.is_unread:  # says nothing of other ranges: the next batch need not wait
                         done[self.topics[name].landing].add(ALL)
                     continue
                 edges.watch_step("landed", key=told.offsets.key)
@@ -212,7 +212,7 @@ class _PulseRun:
                 tell[name](told)
 
     def _leave_silent(self, tools: dict[str, Tools]) -> None:
-        """Leave out the topics of a cluster that does not answer: landing would wait for each of them in turn."""
+        """Drop from `tools` the topics of a cluster that does not answer: landing would wait for each of them in turn."""
         silent: dict[Kafka, BrokerUnavailable | None] = {}
         for name, each in [*tools.items()]:
             if each.kafka not in silent:
@@ -228,9 +228,9 @@ class _PulseRun:
                 del tools[name]
 
     def decode(self) -> None:
-        """Decode what is landed, a batch of each topic in turn and first of who has waited longest, while there is time.
+        """Decode what is landed while there is time, a batch of each topic in turn, those that have waited longest first.
 
-        What has become pending meanwhile is landed in between: a backlog that is decoded keeps no topic waiting.
+        What has become pending meanwhile is landed in between, so decoding a backlog keeps no topic waiting.
         """
         is_in_time = self._timer(DERIVE_SECONDS)
         waiting = [topic for topic in self.topics.values() if topic.decode is not None]
@@ -245,20 +245,20 @@ class _PulseRun:
                         waiting.append(topic)
 
     def _is_mine(self, topic: Topic, tries: Mapping[Duty, Tries]) -> bool:
-        """Return whether a topic is of the run's lane now: one that fails leaves it, and the others go on."""
+        """Return whether a topic belongs to the run's lane now: one that fails leaves it, and the others go on."""
         lane = lane_of(topic.name, self.edges.settings.lanes, failures_of(topic, tries), is_slow=is_slow(topic, self.slow))
         return self.lane in {None, lane}
 
     def _log_read(self, log_step: StepSummary, step: str, **fields: Any) -> None:
-        """Log a step of landing; what a job that took long has read is slow."""
+        """Log a step of landing, and judge the topics of a job by how long its read took."""
         log_step(step, **fields)
         if step == "stage":
             self._judge([self.topics[name].landing for name in fields["topic"].split(",")], fields["seconds"])
 
     def _judge(self, duties: Sequence[Duty], seconds: float) -> None:
-        """Note what is slow, where it has kept others waiting for so long: its topic leaves the run's lane, and goes on apart.
+        """Note duties as slow whose job took longer than `SLOW_SECONDS`: their topics leave the run's lane, and go on apart.
 
-        Of several that shared a job nobody knows which: each goes back as soon as a job of its own was quick.
+        Nobody knows which of several in one job was slow, so each goes back as soon as a job of its own was quick.
         """
         if self.lane is None:
             return
@@ -273,7 +273,7 @@ class _PulseRun:
             note_speed(instance, duties, now_ms, is_slow=False)
 
     def _find_undecoded(self, topics: Sequence[Topic]) -> list[tuple[Topic, list[str]]]:
-        """Find what to decode now of each topic; what was last decoded longest ago comes first."""
+        """Find what to decode now of each topic; the topic whose last decoding was longest ago comes first."""
         found: list[tuple[int, Topic, list[str]]] = []
         known = read_known(self.context.instance, topics, self.edges.now_ms())
         for topic in topics:
@@ -340,28 +340,28 @@ class _PulseRun:
 
     @contextmanager
     def _isolated(self, topic: Topic, note: Callable[[Topic, OffsetlakeError], None]) -> Iterator[None]:
-        """Have an error of one topic be noted, and the others go on."""
+        """Note an error of one topic, so that the others go on."""
         try:
             yield
         except Exception as error:  # noqa: BLE001 (told by its type: another topic is not to pay for it)
             note(topic, as_ours(error, f"topic {topic.name}"))
 
     def _pass_over(self, topic: Topic, error: OffsetlakeError) -> None:
-        """Note that nothing is taken of a topic: its tick finds the same, and says so; a run that takes nothing is red."""
+        """Note that nothing is taken of a topic; its tick says so too, so only a run that takes nothing at all is red for it."""
         if topic.name not in self.passed_over:
             self.context.log.error("topic=%s %s: %s", topic.name, error.kind, error)
         self.passed_over[topic.name] = f"topic {topic.name}: {error.reason}"
 
     def _fail(self, topic: Topic, error: OffsetlakeError) -> None:
-        """Note that something that was taken is not done."""
+        """Note that something which was taken has failed."""
         self.context.log.error("topic=%s %s: %s", topic.name, error.kind, error)
         self.failures.append(f"topic {topic.name}: {error.reason}")
 
     @contextmanager
     def _taking(self, wanted: Mapping[Duty, Sequence[str]]) -> Iterator[tuple[dict[Duty, set[str]], Future[None]]]:
-        """Note tries of these keys; have Dagster show them as in progress, and as failed where they are not done in the end.
+        """Note tries of these keys; Dagster shows them as in progress, and as failed where they are not done in the end.
 
-        They are shown beside the work: the future is done when they are, which whoever tells of one waits for.
+        A thread beside the work shows them; wait for the future before you tell of one.
         """
         instance, run_id = self.context.instance, self.context.run.run_id
         self._come_to(BEGAN)
@@ -376,7 +376,7 @@ class _PulseRun:
         self._come_to(DID)
 
     def _come_to(self, what: str) -> None:
-        """Tag the run with what it has come to."""
+        """Tag the run with how far it has come: `BEGAN` or `DID`."""
         if self.came_to not in {what, DID}:
             self.context.instance.add_run_tags(self.context.run.run_id, {DID_TAG: what})
             self.came_to = what

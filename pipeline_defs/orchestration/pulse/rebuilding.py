@@ -1,9 +1,9 @@
-"""Rebuilding: what Dagster and the consumer group should show, given back from the lake alone.
+"""Rebuilding: gives back to Dagster and the consumer group, from the lake alone, what they should show.
 
 Keys, then materialisations with metadata and data versions, then the group's offsets. Each is compared with what is
-there first, so it can be killed anywhere and repeated; what is right is left alone. What is settled is summed up, as a
-tick does: where no sensor ticks, nothing else would. A tick looks at what is newer than a frontier document alone; so a run
-of its own, the comparison, does this now and then for topics that have one.
+there first, so it can be killed anywhere and repeated; what is right is left alone. It also sums up what is settled, as a tick
+does, since nothing else would where no sensor ticks. A tick looks only at what is newer than a frontier document; so the
+comparison, a run of its own, rebuilds the topics that have one each hour.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -42,11 +42,11 @@ class Rebuilt:
 def rebuild_topic(
     topic: Topic, edges: Edges, instance: dg.DagsterInstance, on_restored: Callable[[int, int], None] = lambda done, total: None
 ) -> Rebuilt:
-    """Give Dagster, and Kafka's lag tools, what the lake knows of a topic; `on_restored` is told events done, and of how many.
+    """Give Dagster, and Kafka's lag tools, what the lake knows of a topic; `on_restored` gets the events done, and the total.
 
-    Raises `BrokerUnavailable` last of all: what Dagster lacked is there by then.
+    Raises `BrokerUnavailable` only at the end, when Dagster has what it lacked.
     """
-    document = edges.lake.recent(topic.name).log.base  # before all is read, which then has what it sums up
+    document = edges.lake.recent(topic.name).log.base  # first: the coverage then has all that it sums up
     coverage = forget_unplanned(instance, topic, lambda: edges.lake.coverage(topic.name))
     keys = register_keys(instance, topic, coverage)
     edges.watch_step("keys_registered", topic=topic.name, keys=keys)
@@ -82,7 +82,7 @@ def _restore_decoded(topic: Topic, edges: Edges, instance: dg.DagsterInstance) -
 def _find_owed(
     topic: Topic, key: dg.AssetKey, coverage: Coverage, versions: Mapping[OffsetRange, str], instance: dg.DagsterInstance
 ) -> list[OffsetRange]:
-    """Find the ranges that Dagster does not show, or in another data version than the lake's: a replace died before it told."""
+    """Find the ranges that Dagster lacks, or shows in another data version than the lake's, as after a replace that died."""
     unseen = find_unseen(instance, topic, key, coverage, lambda each: each in versions)
     shown, told = read_data_versions(instance, key), versions.keys() - {*unseen} - retired(coverage, topic.max_keys)
     return [*unseen, *sorted(each for each in told if shown.get(each.key) != versions[each])]
@@ -112,9 +112,9 @@ def build_comparison(topics: Sequence[Topic]) -> dg.JobDefinition:
 
 
 def is_comparison_due(topics: Sequence[Topic], tags: Mapping[str, str], instance: dg.DagsterInstance, edges: Edges) -> bool:
-    """Return whether a comparison is to be made: none with these tags was since this process began to tick, or for an hour.
+    """Return whether a comparison is due: none with these tags was made since this process began to tick, or for an hour.
 
-    One that failed is made again after ten minutes: it was killed, or found what a person has to mend.
+    One that failed is repeated after ten minutes: it was killed, or found what a person has to mend.
     """
     if not any(edges.lake.frontiers.has(topic.name) for topic in topics):
         return False

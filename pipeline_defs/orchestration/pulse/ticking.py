@@ -1,6 +1,6 @@
-"""What a tick does of one topic: plan, register, report, find what is due; each step can die and the next tick makes it good.
+"""What a tick does for one topic: plan, register, report, find what is due; a crash in any step is made good by the next tick.
 
-All is read from the lake and from Dagster. Two ticks at once are harmless.
+All state is read from the lake and from Dagster. Two ticks at once are harmless.
 """
 
 import time
@@ -39,7 +39,7 @@ from ..runs.waiting import backing_off_text, pending_text, read_undecoded, why_b
 
 EVENTS_PER_TICK = 200  # of a topic
 TELL_SECONDS = 15.0  # of a tick, all topics together: Dagster gives one up after 60, and it would go on beside the next
-COMPARE_EVERY_MS = 3_600_000  # what nothing says has changed
+COMPARE_EVERY_MS = 3_600_000  # even where nothing seems to have changed
 BACKLOG_SECONDS = 120
 MIRROR_SECONDS = 60  # after which the group of an idle topic is moved again
 BACKLOG_FIRST = f"ranges are being decoded, which is waited for, at most {BACKLOG_SECONDS} s"
@@ -47,7 +47,7 @@ BACKLOG_FIRST = f"ranges are being decoded, which is waited for, at most {BACKLO
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """What one tick did, the ranges that are to be landed now, and in words what does not get on."""
+    """What one tick did, the ranges to land now, and texts on what is stalled."""
 
     due: tuple[OffsetRange, ...]
     planned: int
@@ -59,7 +59,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Compared:
-    """What was compared when Dagster was found to know all that the lake has of an asset; `at_ms` is when."""
+    """State at `at_ms` for which Dagster was found to know all that the lake has of an asset."""
 
     instance: dg.DagsterInstance
     coverage: Coverage
@@ -79,12 +79,12 @@ class _Compared:
 
 
 def run_tick(topic: Topic, instance: dg.DagsterInstance, edges: Edges, known: Known | None = None) -> Tick:
-    """Run one tick: boundaries go to the lake first, then keys to Dagster; of what is left untold there Dagster is told.
+    """Run one tick: put boundaries into the lake, then keys into Dagster; then tell Dagster of what it lacks of landed ranges.
 
-    `known` is what Dagster knew a moment ago of topics, this one among them; else it is read.
+    `known` is what Dagster knew a moment ago of topics, this one among them; by default it is read.
     """
     known = known or read_known(instance, [topic], edges.now_ms())
-    coverage = edges.lake.recent(topic.name)  # of a log that is refused nothing is planned
+    coverage = edges.lake.recent(topic.name)  # raises for a refused log: nothing is planned
     step = edges.planner(topic, "sensor", may_return=False).commit(coverage)
     if step is not None:
         coverage = edges.lake.recent(topic.name)
@@ -103,7 +103,7 @@ def run_tick(topic: Topic, instance: dg.DagsterInstance, edges: Edges, known: Kn
         stalled = (*stalled, failure) if failure else stalled
         if is_told:
             edges.compared[topic.asset_key] = compared
-    if topic.decode is None and is_told:  # of what is summed up only the hourly comparison would tell
+    if topic.decode is None and is_told:  # once summed up, only the hourly comparison would tell
         move_frontier(topic, coverage, edges)
     if not found.tries.held:  # else the run that lands moves it
         failure = _mirror(topic, coverage, edges)
@@ -115,7 +115,7 @@ def run_tick(topic: Topic, instance: dg.DagsterInstance, edges: Edges, known: Kn
 
 
 def move_frontier(topic: Topic, coverage: Coverage, edges: Edges, waiting: Collection[OffsetRange] = ()) -> None:
-    """Sum up what is settled, where that is due; where it cannot be written, everything goes on, and is read for longer."""
+    """Sum up what is settled, where that is due; where it cannot be written, ticks go on, and read more."""
     longest_ms = int(LONGEST_RUN_SECONDS * 1000)
     try:
         is_fenced = topic.delivery is not Delivery.AT_LEAST_ONCE  # else each run takes the documents away
@@ -126,18 +126,18 @@ def move_frontier(topic: Topic, coverage: Coverage, edges: Edges, waiting: Colle
 
 
 def _count_events(known: Known) -> int:
-    """Return of how many ranges of a topic a tick may tell Dagster yet."""
+    """Return of how many ranges of a topic the tick may still tell Dagster."""
     return EVENTS_PER_TICK if time.monotonic() - known.began < TELL_SECONDS else 0
 
 
 def _tell_landed(
     topic: Topic, coverage: Coverage, instance: dg.DagsterInstance, edges: Edges, most: int
 ) -> tuple[str | None, bool]:
-    """Tell Dagster, of some at most, and the raw table of landed ranges that a crash left untold.
+    """Tell Dagster of landed ranges that a crash left untold, `most` of them, and append them to the raw table.
 
-    Return why the table could not be told, and whether nothing was left to tell.
+    Return why the append failed, and whether there was nothing to tell.
     """
-    held = read_tries(instance, topic.landing).held.keys()  # after the coverage: whose run is at work tells it itself
+    held = read_tries(instance, topic.landing).held.keys()  # after the coverage: a run at work tells of its own
     unseen = find_unseen(instance, topic, topic.asset_key, coverage, lambda each: each not in held and coverage.is_landed(each))
     for offsets in unseen[:most]:
         instance.report_runless_asset_event(landed_event(topic, offsets, coverage, edges))
@@ -148,9 +148,9 @@ def _tell_landed(
 
 
 def _mirror(topic: Topic, coverage: Coverage, edges: Edges) -> str | None:
-    """Have Kafka's lag tools show what is landed, where that is news, or a minute is over; return why it failed.
+    """Move the consumer group to what is landed, where that is news or a minute is over; return why it failed.
 
-    A run that dies while it moves the group may leave it where it was before.
+    Again each minute: a run that dies while it moves the group may leave it where it was before.
     """
     told, told_ms = edges.mirrored.get(topic.name, (None, 0))
     if told is coverage and abs(edges.now_ms() - told_ms) < MIRROR_SECONDS * 1000:
@@ -167,9 +167,9 @@ def _mirror(topic: Topic, coverage: Coverage, edges: Edges) -> str | None:
 def _report_dangers(
     topic: Topic, found: Situation, instance: dg.DagsterInstance, edges: Edges, known: Known
 ) -> tuple[str, ...]:
-    """Tell Dagster how far behind landing is, what is lost or soon may be and what does not get on, each where it is news.
+    """Report to Dagster the lag, what is lost or may soon be, and what is stalled, each where it is news.
 
-    Return in words what does not get on.
+    Return texts on what is stalled.
     """
     ledger, now_ms = found.losses(), edges.now_ms()
     report_losses(instance, topic, ledger, find_skips(found.coverage), known.last(topic.losses_key))
@@ -190,7 +190,7 @@ def landed_event(topic: Topic, offsets: OffsetRange, coverage: Coverage, edges: 
 
 @dataclass(frozen=True, slots=True)
 class DerivedTick:
-    """What one tick found of a derived table: whether a run has anything to do now, what it decodes, and what is waited for."""
+    """Findings of one tick on a derived table: whether a run has anything to do now, what it waits for, ranges to decode."""
 
     is_due: bool = False
     waiting: str = ""
@@ -198,7 +198,7 @@ class DerivedTick:
 
 
 def run_derive_tick(topic: Topic, instance: dg.DagsterInstance, edges: Edges, known: Known) -> DerivedTick:
-    """Run one tick of the decoded table: what a crash left untold is told."""
+    """Run one tick of the decoded table, which tells Dagster of what a crash left untold."""
     coverage = edges.lake.recent(topic.name)
     found = read_undecoded(topic, coverage, edges, known)
     version, now_ms = found.decoded.table.version, edges.now_ms()
@@ -225,9 +225,9 @@ def run_derive_tick(topic: Topic, instance: dg.DagsterInstance, edges: Edges, kn
 
 
 def is_backlog(decoded: DecodedRanges, edges: Edges, last_ended_ms: int) -> bool:
-    """Return whether what is made of decoded ranges had better wait: more are being decoded, and the last update is not old.
+    """Return whether an update from decoded ranges had better wait: more are to be decoded, and the last update is recent.
 
-    Else each batch of a backlog would have the same files written anew. It never waits for longer than that.
+    Else each batch of a backlog would rewrite the same files. It never waits for longer than `BACKLOG_SECONDS`.
     """
     since_ms = last_ended_ms or decoded.sums.first_decoded_ms or 0
     if abs(edges.now_ms() - since_ms) >= BACKLOG_SECONDS * 1000:  # also where a clock was set back
@@ -241,7 +241,7 @@ def report_decoded(topic: Topic, decoding: Decoding, edges: Edges, instance: dg.
 
 
 def run_latest_tick(topic: Topic, config: Latest, instance: dg.DagsterInstance, edges: Edges, known: Known) -> DerivedTick:
-    """Run one tick of the latest table; an update under way, a recent failure or a backlog of decoding has it wait."""
+    """Run one tick of the latest table, which waits during an update, after a recent failure, and for a decoding backlog."""
     due = find_due(topic.name, config, edges.decodings)
     tries, now_ms = known.tries[topic.upserting], edges.now_ms()
     tried, is_held = tries.of(UPDATE), tries.is_held(UPDATE)

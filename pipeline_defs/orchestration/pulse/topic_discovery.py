@@ -1,8 +1,8 @@
 """Topic discovery: topics of a cluster that match a pattern, and that nobody has planned yet, get their first plan step.
 
-Which topics a pattern has is in the lake alone: those with a plan log. So each code server, run and command finds the same
-ones. The code server that ticks goes on with them at once, and is loaded anew for Dagster to show them; so it is where a
-defs.yaml was added, edited or taken away, which runs and commands read as it is now.
+The lake alone says which topics a pattern has: those with a plan log. So each code server, run and command finds the same
+ones. The code server that ticks goes on with them at once, and is reloaded for Dagster to show them. It is also reloaded after
+a defs.yaml was added, edited or deleted, which runs and commands read as it is now.
 """
 
 import subprocess
@@ -27,7 +27,7 @@ from ..topic_set import PatternFile, TopicFiles, file_of, read_stamps
 DISCOVER_SECONDS = 15.0
 LOAD_SECONDS = 120.0  # after which a process that tries to load is ended
 AGAIN_SECONDS = 300.0  # after which it is tried again, though nothing was edited
-RELOAD_SECONDS = 60.0  # in which a code server that was asked to reload is another one
+RELOAD_SECONDS = 60.0  # within which a code server that was asked to reload is replaced
 
 
 @dataclass(slots=True)
@@ -50,7 +50,7 @@ class Discovery:
             self._stamps = read_stamps(self.files.tree.defs_module_path)
 
     def look(self, origin: CodeLocationOrigin | None, instance: dg.DagsterInstance, edges: Edges) -> None:
-        """Look for new topics and edited files, every so often; where there are any, have the code server loaded anew, once."""
+        """Look every `DISCOVER_SECONDS` for new topics and edited files; where there are any, have the code server reloaded."""
         now = time.monotonic()
         if self.files is None or (self._looked is not None and now - self._looked < DISCOVER_SECONDS):
             return
@@ -63,13 +63,13 @@ class Discovery:
             failures.append(str(error))
         self._looked, self.failures = time.monotonic(), tuple(failures)
         is_refused = stamps == self._refused and now - self._refused_at < AGAIN_SECONDS
-        is_asked = self._asked is not None and now - self._asked < AGAIN_SECONDS  # one in vain is asked for again
+        is_asked = self._asked is not None and now - self._asked < AGAIN_SECONDS  # one in vain is repeated
         if (self.topics or self.is_edited) and not is_asked and not is_refused:
             self._asked = now
             threading.Thread(target=self._load_anew, args=(origin, instance, stamps), daemon=True).start()
 
     def _load_anew(self, origin: CodeLocationOrigin | None, instance: dg.DagsterInstance, stamps: Mapping[Path, int]) -> None:
-        """Have Dagster load what loads: one that does not has no sensor that would see when it is mended."""
+        """Reload the code location only if it loads: a broken one has no sensor that would see when it is mended."""
         assert self.files is not None
         if reason := find_why_not(self.files.tree.project_root):
             self._refused, self._refused_at, self._reason, self._asked = stamps, time.monotonic(), reason, None
@@ -79,7 +79,7 @@ class Discovery:
 
     @property
     def text(self) -> str:
-        """In words what Dagster does not show yet, topics that are landed, edited files; nothing where it shows all."""
+        """Text on what Dagster does not show yet, topics that are landed or edited files; empty where it shows all."""
         said = [f"topics that are landed: {', '.join(each.name for each in self.topics)}"] if self.topics else []
         said += ["defs.yaml as it is now"] if self.is_edited else []
         if self._refused is not None and said:
@@ -92,7 +92,7 @@ class Discovery:
 
 
 def plan_new_topics(files: TopicFiles, edges: Edges) -> Iterator[str]:
-    """Write the first plan step of each topic that matches a pattern and has none; yield what is wrong, of which topic."""
+    """Write the first plan step of each topic that matches a pattern and has none; yield a text on each topic that fails."""
 
     def plan(file: PatternFile) -> list[str]:
         try:
@@ -109,7 +109,7 @@ def plan_new_topics(files: TopicFiles, edges: Edges) -> Iterator[str]:
 def _plan_new_topics(file: PatternFile, files: TopicFiles, edges: Edges) -> Iterator[str]:
     known = {*files.names, *edges.lake.planned_topics()}
     refuse_silent(file.template, edges)
-    with closing(edges.open_kafka(file.template)) as kafka:  # the other one is at work in the tick
+    with closing(edges.open_kafka(file.template)) as kafka:  # the shared one is in use by the tick
         try:
             listed = kafka.list_topics()
         except BrokerUnavailable as unavailable:
@@ -127,7 +127,7 @@ def _plan_new_topics(file: PatternFile, files: TopicFiles, edges: Edges) -> Iter
 
 
 def find_why_not(project: Path) -> str:
-    """Return why a process like this one could not load a project as it is now; nothing where it could."""
+    """Return why a new process could not load a project as it is now; nothing where it could."""
     code = "import sys, pathlib, offsetlake as d; d.build_defs(project=pathlib.Path(sys.argv[1]))"
     command = [sys.executable, "-c", code, str(project)]
     try:
@@ -139,9 +139,9 @@ def find_why_not(project: Path) -> str:
 
 
 def _reload(origin: CodeLocationOrigin | None, instance: dg.DagsterInstance) -> None:
-    """Have Dagster load the code location anew: runs under way go on in the processes that they have.
+    """Have Dagster reload the code location; runs under way go on in their own processes.
 
-    What fails is seen by the next ticks, which are of the same code server still.
+    The next ticks see a failure, as they are still of the same code server.
     """
     if isinstance(origin, GrpcServerCodeLocationOrigin):
         origin.create_client().reload_code(timeout=instance.code_server_reload_timeout)

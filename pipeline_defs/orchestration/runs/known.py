@@ -1,8 +1,8 @@
 """What Dagster knows of topics, read for all of them in few queries: a tick asks for a hundred topics as for one.
 
-It is of one moment; a run may begin right after it. Which topics are slow, and have a lane apart for a while so that the
-others of theirs need not wait, runs note in Dagster's database, so every process finds the same. Invariant: nothing else is
-decided from what is here.
+It is of one moment; a run may begin right after it. Runs also note in Dagster's database which topics are slow, and so have a
+lane apart for a while in which no other topic waits for them; every process finds the same. Invariant: nothing else is decided
+from what is here.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ SLOW_FOR_MS = 600_000
 class Known:
     """What Dagster knows of some topics; `assets` and `checks` lack what it was never told of.
 
-    `active` are the runs of the instance that have not ended, the oldest first, which wait for one of its `slots`, negative
-    where there is no limit, or for a daemon that is silent. `began` is when all that was read, in seconds of this process.
+    `active` are the runs of the instance that have not ended, the oldest first. They wait for one of its `slots`, negative
+    where there is no limit, or for a daemon that is silent. `began` is when all of this was read, by `time.monotonic`.
     """
 
     tries: Mapping[Duty, Tries]
@@ -80,12 +80,12 @@ def is_slow(topic: Topic, found: Collection[Duty]) -> bool:
 
 
 def note_speed(instance: dg.DagsterInstance, duties: Iterable[Duty], now_ms: int, *, is_slow: bool) -> None:
-    """Note of duties that they were found slow now, or quick after all."""
+    """Note duties as found slow now, or as quick after all."""
     write_values(instance, {_slow_name(duty): str(now_ms if is_slow else 0) for duty in duties})
 
 
 def read_slow(instance: dg.DagsterInstance, topics: Iterable[Topic], now_ms: int) -> set[Duty]:
-    """Read what of topics was found slow within the last ten minutes, and not quick since."""
+    """Read which duties of topics were found slow within the last ten minutes, and not quick since."""
     duties = {_slow_name(duty): duty for topic in topics for duty in (topic.landing, topic.decoding)}
     found = instance.daemon_cursor_storage.get_cursor_values({*duties}) if duties else {}
     return {duties[name] for name, since_ms in found.items() if abs(now_ms - int(since_ms)) < SLOW_FOR_MS}

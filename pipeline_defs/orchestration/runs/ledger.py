@@ -21,15 +21,15 @@ from ...landing.auditing import Finding
 from ...resources import Edges
 from ...topics import NOTHING_LOST, Topic
 
-UNBOUNDED_KEPT_SECONDS = 4 * 3600.0  # what alarms are a share of, where nothing says how long a record is kept
+UNBOUNDED_KEPT_SECONDS = 4 * 3600.0  # alarms are a share of this where nothing limits how long a record is kept
 _LANDABLE = {State.PENDING, State.SKIPPED}
 
 
 @dataclass(frozen=True, slots=True)
 class Endangered:
-    """One Kafka partition that has records which are not landed, and when the broker may delete them.
+    """A Kafka partition with records that are not landed, and when the broker may delete them.
 
-    `seconds` are left, `share` of the time for which a record is kept, from 0 to 1; both are none where nothing deletes them.
+    `seconds` are left, a `share` from 0 to 1 of the time for which a record is kept; both are none where nothing deletes them.
     """
 
     partition: int
@@ -40,7 +40,7 @@ class Endangered:
 
 
 def read_endangered(topic: Topic, coverage: Coverage, marks: Mapping[int, Watermarks], edges: Edges) -> list[Endangered]:
-    """Read what of a topic is not landed and since when; nothing where all is."""
+    """Read which Kafka partitions have records that are not landed, and since when; empty where all is landed."""
     kafka = edges.kafka(topic)
     level = topic.policy.isolation_level
     retention = read_retention(kafka.read_config(topic.name))
@@ -64,7 +64,7 @@ def read_endangered(topic: Topic, coverage: Coverage, marks: Mapping[int, Waterm
 
 
 def check_expiry(topic: Topic, endangered: Sequence[Endangered]) -> Finding:
-    """Check that what is not landed will be kept for long enough; it is an error where it is very late."""
+    """Check that what is not landed will be kept for long enough: a warning below `WARN_SHARE`, an error below `FAIL_SHARE`."""
     late = [each for each in endangered if each.share is not None and each.share < WARN_SHARE]
     violations = tuple(
         f"{topic.name}/{each.partition}: offset {each.offset} is not landed and may be deleted in "
@@ -83,7 +83,7 @@ def check_expiry(topic: Topic, endangered: Sequence[Endangered]) -> Finding:
 def read_ledger(topic: Topic, edges: Edges, *, is_asked: bool = True) -> list[Loss]:
     """Read every loss of a topic, those recorded first, then those of ranges that are not landed.
 
-    Where the broker is not to be asked, without what it has deleted since, which it alone knows.
+    Unless it `is_asked`, without what the broker has deleted since, which it alone knows.
     """
     coverage = edges.lake.recent(topic.name)
     marks = edges.kafka(topic).read_watermarks(topic.name, topic.policy.isolation_level) if is_asked else {}
@@ -111,12 +111,12 @@ def _texts(topic: Topic, losses: list[Loss]) -> tuple[str, ...]:
 
 
 def is_accepted(topic: Topic, loss: Loss) -> bool:
-    """Return whether a person, or the topic's policy, has said that the loss is one."""
+    """Return whether a person, or the topic's policy, has accepted the loss."""
     return loss.acceptance is not None or topic.on_loss == "record"
 
 
 def standing(topic: Topic, loss: Loss) -> str:
-    """Return what was said of a loss, in words, and what to do where nothing was."""
+    """Return a text on who accepted a loss, or on what to do where nobody has."""
     if loss.acceptance is not None:
         return f"accepted by {loss.acceptance.accepted_by}"
     if topic.on_loss == "record":
@@ -125,7 +125,7 @@ def standing(topic: Topic, loss: Loss) -> str:
 
 
 def accept_loss(topic: Topic, key: str, edges: Edges, accepted_by: str) -> Acceptance:
-    """Record that what is lost of a range or a lost link is lost; refuse where nothing is. The first word stands."""
+    """Record that a person accepts what is lost of a range or a lost link; refuse where nothing is. The first one stands."""
     coverage = edges.lake.coverage_of(topic.name, [key])
     offsets = parse_key(key)
     state = coverage.states().get(offsets)

@@ -65,7 +65,7 @@ def duration_text(seconds: float | None) -> str:
 
 
 def telling_pace(done: Iterable[T], total: int, now_ms: Callable[[], int], tell: Callable[[str], None]) -> Iterator[T]:
-    """Pass on what a run has done, one by one; tell in words how far it is, every few seconds and at the end."""
+    """Yield what a run has done, one by one; tell its pace in words every few seconds and at the end."""
     started_ms = told_ms = now_ms()
     for number, each in enumerate(done, 1):
         if number >= total or now_ms() - told_ms >= TELL_MS:

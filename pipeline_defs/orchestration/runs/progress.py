@@ -1,8 +1,8 @@
 """Whether a topic lands and decodes what arrives: ranges that fail again and again, silence, transactions that do not end.
 
 Found from the lake, the broker and Dagster's runs; the sensor's tick and the check of the audit job ask the same.
-Invariants: a topic on which nothing waits has nothing to say; one that is read without regard to transactions is held back by
-none.
+Invariants: a topic on which nothing waits has nothing to say; no transaction holds back a topic that is read regardless of
+transactions.
 """
 
 import re
@@ -36,15 +36,15 @@ from .waiting import backing_off_text, pending_text, read_undecoded, tail_text, 
 
 _OF_ONE = re.compile(r"range \S+/\d+ (g\d+ )?\[|^topic \S+: ")  # what a line is about
 REASON_LENGTH = 600
-REASONS = 100  # of failing ranges of a topic that are told with why: each is looked for in a run's reasons of all its ranges
+REASONS = 100  # failing ranges of a topic that are told with a reason: each is looked for in all reasons of its run
 
 
 @dataclass(frozen=True, slots=True)
 class Situation:
     """Where a topic stands by the lake, the broker and Dagster's runs: what of it waits, for what, and since when.
 
-    `tries` says what became of the tries of each range, `decodings` of those to decode them, `update` of those to update the
-    latest table; `active` are the runs that have not ended, by id, `blocked` what keeps them from landing what is pending.
+    `tries` are those of landing each range, `decodings` those of decoding it, `update` those of updating the latest table;
+    `active` are the ids of runs that have not ended, `blocked` is a text on what keeps them from landing what is pending.
     """
 
     coverage: Coverage
@@ -85,9 +85,9 @@ def read_situation(topic: Topic, coverage: Coverage, edges: Edges, known: Known)
 
 
 def _still_due(topic: Topic, coverage: Coverage, edges: Edges, known: Known) -> tuple[Tries, Tried]:
-    """Return the tries of decoding and of the update, without failures at what somebody else has done since.
+    """Return the tries of decoding and of the update, without failures at what has been done since.
 
-    All of them where a table cannot be read: whoever decodes says so.
+    All of them where a table cannot be read, which a run that decodes reports.
     """
     tries, update = known.tries[topic.decoding], known.tries[topic.upserting].of(UPDATE)
     with suppress(Exception):
@@ -121,7 +121,7 @@ def check_progress(
 ) -> Finding:
     """Check that what arrives is landed, and what is derived of it too; a warning where runs are still at work on it.
 
-    `undecoded` says in words what of it waits to be decoded, which alone violates nothing.
+    `undecoded` is a text on what of it waits to be decoded, which alone is no violation.
     """
     pending = found.coverage.pending()
     failing = _find_failing(topic, found, {*pending})
@@ -164,7 +164,7 @@ def check_progress(
 
 @dataclass(frozen=True, slots=True)
 class _Failing:
-    """What has failed: the landing of a range, or what is derived; `marks` are in each line of a run that is about it."""
+    """What fails again and again: landing a range, or deriving; a line of a run is about it if it has one of `marks`."""
 
     subject: str
     concern: str
@@ -179,7 +179,7 @@ class _Failing:
         return cls(f"{doing}{where}", f"{doing}{offsets.key}", marks, tried, is_derived)
 
     def last_text(self, reason: str) -> str:
-        """Return in which run it failed last, and why: not in the lines of ranges and topics that failed there as well."""
+        """Return in which run it failed last, and why, without the lines on other ranges and topics that failed there."""
         lines = [line.strip().removeprefix("- ") for line in reason.splitlines()]
         own = [line for line in lines if any(mark in line for mark in self.marks)]
         why = " ".join(own or [line for line in lines if not _OF_ONE.search(line)])[:REASON_LENGTH]
@@ -187,7 +187,7 @@ class _Failing:
 
 
 def _find_failing(topic: Topic, found: Situation, pending: Container[OffsetRange]) -> list[_Failing]:
-    """Find what has failed often enough to be told of, once the run that says at its end why has ended."""
+    """Find what has failed often enough to be told of, once the run has ended that gives the reason at its end."""
 
     def is_told(tried: Tried) -> bool:
         return tried.is_stalled and (tried.attempts > STALLED_AFTER_ATTEMPTS or tried.failed_run not in found.active)

@@ -58,8 +58,8 @@ def register_keys(
 ) -> int:
     """Register the keys that the log has and Dagster lacks, in log order; return how many.
 
-    Retired ones stay away, but for those that are `wanted` again. Where Dagster lacks all, its database was lost: then all
-    history that `read_whole` gives comes before what a frontier document leaves, or it would come behind that for ever.
+    Retired keys stay away, unless they are `wanted` again. Where Dagster lacks all keys, its database was lost: then the whole
+    history, from `read_whole`, is registered, as keys before a frontier document would later come out of order for ever.
     """
     away = retired(coverage, topic.max_keys) - set(wanted)
     due = [offsets.key for offsets in coverage.log.ranges if offsets not in away]
@@ -75,7 +75,7 @@ def register_keys(
 def forget_unplanned(instance: dg.DagsterInstance, topic: Topic, read_whole: Callable[[], Coverage]) -> Coverage:
     """Delete Dagster's keys that no step of the plan log has: somebody typed them between those of ranges.
 
-    All history is read after the keys, and returned: what is planned meanwhile is in it.
+    The whole history is returned; it is read after the keys, so it has what was planned meanwhile.
     """
     keys, coverage = instance.get_dynamic_partitions(topic.ranges_name), read_whole()
     for key in {*keys} - {offsets.key for offsets in coverage.log.ranges}:
@@ -86,15 +86,15 @@ def forget_unplanned(instance: dg.DagsterInstance, topic: Topic, read_whole: Cal
 def find_unseen(
     instance: dg.DagsterInstance, topic: Topic, key: dg.AssetKey, coverage: Coverage, is_done: Callable[[OffsetRange], bool]
 ) -> list[OffsetRange]:
-    """Find ranges that are done and that Dagster does not show as such: a crash, a lost database or a failed run took that."""
+    """Find ranges that are done and that Dagster does not show as such, after a crash, a lost database or a failed run."""
     away = retired(coverage, topic.max_keys)
     return find_untold(instance, key, [each for each in coverage.log.ranges if each not in away and is_done(each)])
 
 
 def find_untold(instance: dg.DagsterInstance, key: dg.AssetKey, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
-    """Find those of some ranges that Dagster does not show as materialised; it is asked of these alone.
+    """Find which of some ranges Dagster does not show as materialised; it is asked about these alone.
 
-    Of some it has no materialisation; others are red, since a run that was to read them again has failed after it.
+    Some have no materialisation; others are red, since a run that was to read them again has failed after it.
     """
     storage, untold = instance.event_log_storage, list[OffsetRange]()
     for at in range(0, len(ranges), KEYS_AT_ONCE):
@@ -107,7 +107,7 @@ def find_untold(instance: dg.DagsterInstance, key: dg.AssetKey, ranges: Sequence
 
 
 def _find_red(instance: dg.DagsterInstance, key: dg.AssetKey, hidden: Mapping[str, int]) -> set[str]:
-    """Find those of some partitions whose last run has ended; `hidden` are the events that planned these, by storage id."""
+    """Find the partitions whose last run has ended; `hidden` gives the storage id of the event that planned each."""
     storage = instance.event_log_storage
     before = min(hidden.values()) - 1  # of a long history nothing else is read
     tried = storage.get_latest_asset_partition_materialization_attempts_without_materializations(key, before)
@@ -116,7 +116,7 @@ def _find_red(instance: dg.DagsterInstance, key: dg.AssetKey, hidden: Mapping[st
 
 
 def read_data_versions(instance: dg.DagsterInstance, key: dg.AssetKey) -> dict[str, str | None]:
-    """Read the data version of each partition that was materialised, as it was told last; none where it was told without."""
+    """Read the last data version of each partition that was materialised; none where it was told without one."""
     tags = instance.event_log_storage.get_latest_tags_by_partition(
         key, dg.DagsterEventType.ASSET_MATERIALIZATION, [DATA_VERSION_TAG]
     )
@@ -126,13 +126,13 @@ def read_data_versions(instance: dg.DagsterInstance, key: dg.AssetKey) -> dict[s
 def report_losses(
     instance: dg.DagsterInstance, topic: Topic, losses: Sequence[Loss], skips: Sequence[Skip], told: dg.EventLogEntry | None
 ) -> None:
-    """Report losses, and what was left out on purpose, where Dagster was not `told` them last."""
+    """Report losses and skips, where they are not what Dagster was `told` last."""
     before = told.asset_materialization.metadata.get("ledger_sha256") if told and told.asset_materialization else None
     texts = [*(loss.text(topic.name) for loss in losses), *(skip.text(topic.name) for skip in skips)]
     digest = hashlib.sha256("\n".join(texts).encode()).hexdigest() if texts else ""
     if (before.value if before else "") == digest:
         return
-    # each time the whole ledger would be a database that grows with the square of it
+    # telling the whole ledger each time would make the database grow with its square
     more = [f"{len(texts) - SHOWN_LOSSES:,} more: `{command('losses', topic.name)}`"] if len(texts) > SHOWN_LOSSES else []
     metadata: Mapping[str, Any] = {
         "lost_offsets": sum(len(loss.offsets) for loss in losses),
@@ -145,7 +145,7 @@ def report_losses(
 
 
 def read_told_lag(instance: dg.DagsterInstance, topic: Topic) -> Told | None:
-    """Read what was noted last of how far landing is behind; none where nothing was."""
+    """Read the lag that was noted last; none where none was."""
     latest = next(iter(instance.fetch_observations(topic.source_key, limit=1).records), None)
     if latest is None or latest.asset_observation is None:
         return None
@@ -164,7 +164,7 @@ def report_lag(
     now_ms: int,
     told: Told | None,
 ) -> Told | None:
-    """Note on the Kafka topic's asset how far landing is behind it, where that is news; return what is told then."""
+    """Note the lag on the Kafka topic's asset, where it is news; return what is told by then."""
     lag, end_offset = sum(each.offsets for each in lags), sum(each.end for each in lags)
     if not is_lag_news(told, lag, end_offset, now_ms):
         return told
@@ -187,7 +187,7 @@ def report_check(
     """Report a check's result outside of any run where it is not what its `latest` record says."""
     event = latest.event if latest else None
     told = event.dagster_event.event_specific_data if event and event.dagster_event else None
-    # that all is well, as ever, is no news
+    # a first result that all is well is no news
     is_known = _news(told) == _news(result) if isinstance(told, dg.AssetCheckEvaluation) else result.passed
     if not is_known:
         instance.report_runless_asset_event(as_evaluation(key, result))
@@ -219,10 +219,10 @@ def read_order(instance: dg.DagsterInstance, topic: Topic) -> list[OffsetRange |
 
 
 def open_pools(instance: dg.DagsterInstance, pools: Collection[str]) -> None:
-    """Make pools known before their first run is queued, and give each pool that there is the slots that its limit says.
+    """Register pools before their first run is queued, and give each registered pool as many slots as its limit says.
 
-    One that Dagster first sees in its queue lets several runs in. One without slots, as `dagster run wipe` leaves it, lets
-    none in, ever.
+    A pool that Dagster first sees in its queue lets several runs in. One without slots, as `dagster run wipe` leaves it, never
+    lets any in.
     """
     storage = instance.event_log_storage
     known = storage.get_concurrency_keys()
@@ -237,7 +237,7 @@ def open_pools(instance: dg.DagsterInstance, pools: Collection[str]) -> None:
 
 
 def read_selected(instance: dg.DagsterInstance, duty: Duty, order: Order) -> set[OffsetRange]:
-    """Read which ranges the active runs of a duty select: those that wait for their turn included."""
+    """Read which ranges the active runs of a duty select, queued runs included."""
     places, found = find_places(order), set[OffsetRange | None]()
     for run in instance.get_runs(RunsFilter(statuses=ACTIVE)):
         if is_run_of(run, duty):
@@ -265,13 +265,13 @@ def failure_text(event: dg.DagsterEvent) -> str:
 
 
 def error_text(error: SerializableErrorInfo | None) -> str:
-    """Return what an error says that Dagster has kept: of its cause where it has one, without the name of a class of ours."""
+    """Return the text of an error that Dagster has kept, or of its cause where it has one, without the name of our class."""
     cause = error.cause if error is not None and error.cause is not None else error
     return _OUR_CLASS.sub("", cause.message).strip() if cause is not None else ""
 
 
 def reasons_in(text: str) -> list[str]:
-    """Return what an error lists below how many have failed; nothing where it lists nothing."""
+    """Return the reasons that an error lists below its first line; empty where it lists none."""
     return [line.strip().removeprefix("- ") for line in text.splitlines() if line.startswith("  - ")]
 
 
@@ -290,9 +290,9 @@ def find_places(order: Order) -> Places:
 
 
 def is_redo_of_person(tags: Mapping[str, str]) -> bool:
-    """Return whether a person asks with a run that what is landed is read again.
+    """Return whether a person launched a run, which then reads landed ranges again.
 
-    A sensor, a schedule and declarative automation do not, and a retry only goes on with the first.
+    Sensors, schedules and declarative automation do not ask for that, and a retry only goes on with the first run.
     """
     return tags.keys().isdisjoint(_MACHINES | _RETRIES)
 

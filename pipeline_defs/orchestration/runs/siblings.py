@@ -22,10 +22,10 @@ TRIED_BY_TAG = "offsetlake/tried_by"
 def read_siblings(
     instance: dg.DagsterInstance, run: DagsterRun, topic: Topic, planned: Callable[[], Collection[OffsetRange]], room: int
 ) -> dict[str, list[OffsetRange]]:
-    """Read the waiting runs of the same backfill that ask for the same of this topic alone, with their ranges, `room` at most.
+    """Read the queued runs of the same backfill that do the same for this topic alone, with their ranges, `room` at most.
 
-    `planned` reads the topic's ranges, all of history, which is asked for in a backfill only. One that another run has tried
-    in vain is left to itself.
+    `planned` reads the topic's ranges of all history, and is called in a backfill only. A run whose ranges another has tried in
+    vain is left to itself.
     """
     backfill = run.tags.get(BACKFILL_TAG)
     if backfill is None or run.asset_selection != frozenset({topic.asset_key}):

@@ -45,7 +45,7 @@ _Entries = dict[str, _Entry]
 def trying(
     instance: dg.DagsterInstance, duty: Duty, keys: Collection[str], run_id: str, now_ms: Callable[[], int]
 ) -> Iterator[set[str]]:
-    """Note a try of what these keys name; those that are not added to the set that is yielded have failed."""
+    """Note a try of each key; keys that are not added to the yielded set have failed."""
     with trying_all(instance, {duty: keys}, run_id, now_ms) as done:
         yield done[duty]
 
@@ -86,7 +86,7 @@ def trying_all(
 class Tries:
     """What became of the tries of one duty, and which active runs are at one now.
 
-    `tried` says how often in a row each range has failed, without those that have not; `held` names the run that is at a
+    `tried` says how often in a row a range has failed, and lacks those that have not; `held` names the run that is working on a
     range, however that was launched.
     """
 
@@ -99,13 +99,13 @@ class Tries:
         return self._entries.get(key, _Entry())
 
     def choose_due(self, waiting: Iterable[OffsetRange], now_ms: int) -> list[OffsetRange]:
-        """Choose what of ranges that wait is to be tried now: none while `ALL` backs off, whatever arrives meanwhile."""
+        """Choose which waiting ranges to try now: none while `ALL` backs off, whatever arrives meanwhile."""
         return choose_due(waiting, self.held, self.tried, now_ms) if self.of(ALL).is_due(now_ms) else []
 
     def find_fatal(self, planned_ms: Mapping[OffsetRange, int]) -> dict[OffsetRange, Tried]:
-        """Find which of some ranges, with when each was planned, have ended their run, or arrived after `ALL` has done so.
+        """Find the ranges that have ended their run; where `ALL` has done so, that is all of them.
 
-        Such a one waits since it was planned.
+        `planned_ms` says when each was planned: a range that was never tried waits since then.
         """
         of_all = self.of(ALL)
         return {
@@ -146,7 +146,7 @@ def read_all_tries(instance: dg.DagsterInstance, duties: Collection[Duty]) -> di
 def _settle(instance: dg.DagsterInstance, duties: Collection[Duty]) -> tuple[dict[Duty, _Entries], dict[str, str]]:
     """Read the documents; a try whose run has ended without a word, or is not known any more, has failed.
 
-    Return too the names of the active runs that are at a try, by their ids.
+    Return also the names of the active runs that are at a try, by their ids.
     """
     known = _read(instance, duties)
     at_it = {entry.run_id for entries in known.values() for entry in entries.values()} - {""}
@@ -186,7 +186,7 @@ def _parsed(text: str) -> _Entries:
 def _change(
     instance: dg.DagsterInstance, duties: Collection[Duty], news: Callable[[Duty, _Entries], dict[str, _Entry | None]]
 ) -> None:
-    """Write what is news of each duty on top of what is known; none takes a thing away."""
+    """Write the news of each duty on top of what is known; a key whose news is none is removed."""
     settled, texts = _settle(instance, duties)[0], {}
     for duty, known in settled.items():
         after = {key: entry for key, entry in {**known, **news(duty, known)}.items() if entry is not None}
@@ -195,7 +195,7 @@ def _change(
 
 
 def write_values(instance: dg.DagsterInstance, values: Mapping[str, str]) -> None:
-    """Write values that Dagster keeps by name; those of new names apart, which SQLite would drop beside known ones."""
+    """Write values that Dagster keeps by name, new names in a call of their own: SQLite would drop them beside known ones."""
     storage = instance.daemon_cursor_storage
     known = storage.get_cursor_values({*values}).keys() if values else set[str]()
     for names in (values.keys() - known, values.keys() & known):

@@ -1,7 +1,7 @@
-"""Many topics looked at one after the other: clusters side by side, each seen at a glance.
+"""Visits to many topics: those of a cluster one after the other, clusters side by side, each seen at a glance.
 
-A cluster that is silent keeps others waiting once; then a thread asks it until it answers. Invariant: whatever is wrong with
-one topic, file or broker, each other topic is visited.
+A silent cluster keeps others waiting once; then a thread asks it until it answers. Invariant: whatever is wrong with one topic,
+file or broker, each other topic is visited.
 """
 
 import threading
@@ -29,7 +29,7 @@ class SilentCluster:
         self._has_answered = False
 
     def is_over(self) -> bool:
-        """Return whether the cluster has answered since; else have it asked, where that is not done already."""
+        """Return whether the cluster has answered since; if not, ask it in a thread, unless one is asking already."""
         if not self._has_answered and (self._thread is None or not self._thread.is_alive()):
             self._thread = threading.Thread(target=self._listen, name="offsetlake-silent-cluster", daemon=True)
             self._thread.start()
@@ -84,7 +84,7 @@ def visit_topics(
 def do_for_each(topics: Sequence[Topic], edges: Edges, do: Callable[[Topic], object]) -> None:
     """Do something for each topic, whatever fails; raise `TopicsFailed` with what did, once the others are done.
 
-    What was read of the lake for one is let go of before the next: it may be a whole history.
+    What was read of the lake for one topic is dropped before the next: it may be a whole history.
     """
     failures = []
     for topic in topics:
@@ -102,7 +102,7 @@ def _visit_cluster(
 ) -> dict[str, T]:
     """Visit the topics of a cluster; once it has kept one of them waiting in vain, the others do not wait for it again.
 
-    Whatever kept waiting may be of that topic alone: next time it is one of the last, of which one is visited each time.
+    The cause may be of that topic alone: next time it is among the last, which are given up once one of them waits in vain.
     """
     found: dict[str, T] = {}
     with ExitStack() as opened:

@@ -34,7 +34,7 @@ _STATES = {
 def why_blocked(known: Known, duty: Duty, *, last_done_ms: int | None = None, done: str = "") -> str:
     """Return what keeps the pending work of a duty from being done: the run that should do it, what that waits for, since when.
 
-    Empty where there is no such run, or one of them gets on: it has done something since it began, at `last_done_ms`. `done` is
+    Empty where there is no such run, or one of them makes progress: work was done at `last_done_ms`, after it began. `done` is
     the word for that; empty where nobody knows what a run has done before it ends.
     """
     own = [each for each in known.active if each.dagster_run.job_name == LAND_PENDING or is_run_of(each.dagster_run, duty)]
@@ -52,7 +52,7 @@ def why_blocked(known: Known, duty: Duty, *, last_done_ms: int | None = None, do
 
 
 def _why_queued(known: Known) -> str:
-    """Return what a run waits for that has no slot yet."""
+    """Return what a queued run waits for."""
     if known.is_daemon_silent:
         return ": Dagster's daemon, which would start it, is silent; start Dagster (`dagster dev`)"
     taken = [each for each in known.active if each.dagster_run.status in {DagsterRunStatus.STARTING, *_AT_WORK}]
@@ -78,7 +78,7 @@ def _since_ms(record: RunRecord) -> int:
 def pending_text(head: str, blocked: str, doing: str, *, held: int, postponed: str | None = None) -> str:
     """Return what pending work waits for, and since when; `head` says what and how much it is, `blocked` what keeps it.
 
-    `held` of it active runs have, which are `doing` it. Else it is `postponed` for that reason, or the next run takes it.
+    `held` counts what active runs are `doing` of it. Else it is `postponed` for that reason, or the next run takes it.
     """
     if blocked:
         return f"{head}: {blocked}"
@@ -90,7 +90,7 @@ def pending_text(head: str, blocked: str, doing: str, *, held: int, postponed: s
 def backing_off_text(pending: Iterable[Tried], now_ms: int, of_all: Tried = NEVER_TRIED) -> str | None:
     """Return when the next of what is pending, and has failed, is tried again; none where something may be asked for now.
 
-    `of_all` is how the last tries went of all that was due at once: while it backs off, so does what has arrived since.
+    `of_all` are the last tries of all that was due at once: while these back off, so does what has arrived since.
     """
     waits = [each.due_in_seconds(now_ms) for each in pending]
     first, whole = min(waits, default=0.0), of_all.due_in_seconds(now_ms)
@@ -110,7 +110,7 @@ def tail_text(records: int, oldest_ms: int | None, max_age_seconds: float, now_m
 
 @dataclass(frozen=True, slots=True)
 class Undecoded:
-    """The landed ranges that are not decoded as they are landed now, by when they were landed, and who is at work on them.
+    """Landed ranges that are not decoded as they are landed now, with when they were landed, and who is at work on them.
 
     `tries` says what became of the tries of each, `blocked` what keeps runs from decoding them.
     """
@@ -147,7 +147,7 @@ def read_due(topic: Topic, edges: Edges) -> list[OffsetRange]:
 
 
 def with_undecoded(coverage: Coverage, decoded: DecodedRanges, lake: Lake) -> Coverage:
-    """Return a coverage that has all landed ranges that are not decoded: the one given, or the whole one."""
+    """Return a coverage with all landed ranges that are not decoded: the given one if it has them, else the whole one."""
     return coverage if decoded.is_all_decoded(coverage) else lake.coverage(coverage.log.topic)
 
 

@@ -28,8 +28,8 @@ Context = dg.OpExecutionContext | dg.AssetExecutionContext
 def selected_keys(context: dg.AssetExecutionContext, topic: str) -> list[str]:
     """Return the partition keys of a run, none where Dagster selects none.
 
-    Raise `BadKey` where Dagster has not the keys that its tags name, and `EmptySelection` where these stand the other way
-    round in Dagster's order.
+    Raise `BadKey` where Dagster lacks keys that its tags name, and `EmptySelection` where these are in reverse of Dagster's
+    order.
     """
     if not (context.has_partition_key or context.has_partition_key_range):
         return []
@@ -62,7 +62,7 @@ def run_of(context: dg.AssetExecutionContext, duty: Duty, edges: Edges) -> Itera
 def at_work(context: Context, edges: Edges, topic: str | None = None) -> Iterator[None]:
     """Hold the lock of a run where nothing else in this process has it, and check its lake.
 
-    What fails the run is logged in words of ours first: in Dagster's UI the error itself stands below its stack trace.
+    What fails the run is logged in our own words first: Dagster's UI shows the error itself below its stack trace.
     """
     hold_run(context.instance.root_directory, context.run.run_id)
     try:
@@ -84,19 +84,19 @@ def tell_range(context: dg.AssetExecutionContext, event: dg.AssetMaterialization
 
 
 def new_attempt(context: dg.AssetExecutionContext, on_change: Literal["keep", "replace"] = "keep") -> Attempt:
-    """Name this try; a run that a person asked for does again what is done, one that a machine asked for does not."""
+    """Return a new attempt; a run that a person asked for redoes what is done, one that a machine asked for does not."""
     tags = context.run.tags
     redo = tags.get(REDO_TAG, "yes" if is_redo_of_person(tags) else "no") == "yes"
     return replace(attempt_of(context.run.run_id), redo=redo, on_change=on_change)
 
 
 def attempt_of(run_id: str) -> Attempt:
-    """Return a new try of a run."""
+    """Return a new attempt of a run."""
     return Attempt(f"{run_id[:8]}-{uuid.uuid4().hex[:8]}", run_id, code_version())
 
 
 class StepSummary:
-    """Writes protocol steps to a run's log: what each range or topic passes as one line for all of them, when it is told.
+    """Writer of protocol steps to a run's log; `tell` sums up in one line each the steps that every range or topic passes.
 
     A run of many topics passes thousands of steps, and a line costs Dagster as much as a small file costs Spark.
     """
@@ -117,7 +117,7 @@ class StepSummary:
             self._passed[step] += 1
 
     def tell(self) -> None:
-        """Write how often each step was passed since it was told last."""
+        """Write how often each counted step was passed since the last call."""
         with self._lock:
             passed, self._passed = self._passed, Counter()
         for step, times in passed.items():
@@ -125,7 +125,7 @@ class StepSummary:
 
 
 def step_logger(context: Context) -> StepWatcher:
-    """Return what writes each protocol step to the run's log, one line each."""
+    """Return a watcher that writes each protocol step to the run's log, one line each."""
 
     def log_step(step: str, **fields: object) -> None:
         context.log.info(" ".join([f"step={step}", *(f"{name}={value}" for name, value in fields.items())]))

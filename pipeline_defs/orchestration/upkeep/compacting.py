@@ -16,7 +16,7 @@ from ..runs.work import attempt_of, step_logger
 
 
 def may_be_due(topic: Topic, edges: Edges) -> bool:
-    """Return whether anything may be to be compacted; of a long history without reading all of it."""
+    """Return whether anything may have to be compacted, without reading the whole of a long history."""
     if not edges.lake.frontiers.has(topic.name):
         return any(plan_compaction(topic, edges).values())
     target_bytes = topic.policy.target_file_bytes
@@ -53,7 +53,7 @@ def plan_compaction(topic: Topic, edges: Edges, *, every: bool = False) -> dict[
 def compact_tables(
     topic: Topic, run_id: str, tools: Tools, edges: Edges, *, every: bool = False
 ) -> Iterator[CompactionVerdict]:
-    """Compact what is due of a topic's tables; yield a verdict per group of files. What is broken of one ends no other."""
+    """Compact what is due of a topic's tables; yield a verdict per group of files. A broken table stops no other."""
     target_bytes, errors = topic.policy.target_file_bytes, list[OffsetlakeError]()
     table = DecodedTable(topic.name, edges.decodings)
     compactions = [compact_table(table, attempt_of(run_id), tools, target_bytes, every=every)]

@@ -1,7 +1,7 @@
 """Housekeeping as Dagster jobs, one of each kind for all topics of a code location, each with one schedule.
 
-A schedule launches its job where something is due of any topic; the job looks for itself what is. What is wrong of one
-topic ends no other.
+A schedule launches its job where something is due for any topic; the job finds out itself what is. A failing topic stops no
+other.
 """
 
 import random
@@ -37,7 +37,7 @@ COMPACTING_SECONDS = 1800.0  # after which a run begins no further topic: the ne
 
 @dataclass(frozen=True, slots=True)
 class Chore:
-    """Work on each topic, and whether it is due of one."""
+    """Recurring work on each topic, and whether it is due for one."""
 
     job: str
     cron: str
@@ -107,7 +107,7 @@ def _with_schedule(
 
 
 def _choose(topics: Sequence[Topic], named: Sequence[str]) -> list[Topic]:
-    """Return the topics that were named; else all, in an order in which none is always the last."""
+    """Return the topics that were named; else all, in random order, so that none is always the last."""
     known = {topic.name: topic for topic in topics}
     unknown = [name for name in named if name not in known]
     if unknown:
@@ -118,7 +118,7 @@ def _choose(topics: Sequence[Topic], named: Sequence[str]) -> list[Topic]:
 
 
 def _is_any_due(topics: Sequence[Topic], chore: Chore, edges: Edges, instance: dg.DagsterInstance) -> bool:
-    """Return whether anything is due of any topic, or may be, where to look takes long; raise `TopicsFailed`."""
+    """Return whether anything is due for any topic, or may be where looking takes too long; raise `TopicsFailed`."""
     began, failures = time.monotonic(), list[str]()
     for topic in topics:
         try:
@@ -135,7 +135,7 @@ def _is_any_due(topics: Sequence[Topic], chore: Chore, edges: Edges, instance: d
 
 def _is_retirement_due(topic: Topic, edges: Edges, instance: dg.DagsterInstance) -> bool:
     coverage = edges.lake.recent(topic.name)
-    if coverage.log.base is not None:  # of a key that a frontier document sums up only the job looks which it is
+    if coverage.log.base is not None:  # only the job finds out which keys of a frontier document are retirable
         return has_too_many(topic, instance)
     return bool(find_retirable(topic, coverage, instance, read_due(topic, edges)))
 
@@ -182,7 +182,7 @@ def build_sweep() -> dg.Definitions:
         deleted, errors = vacuum(edges.lake, edges.now_ms())
         for path in deleted:
             context.log.info("step=vacuumed path=%s", path)
-        # last: where a manifest cannot be read that may need what is there, nothing is swept
+        # last: where a manifest that may need staged files cannot be read, nothing is swept
         orphans = sweep_orphans(edges.lake, edges.lake.store.clock_ms())  # which dates what was written last
         for name, orphan in orphans.items():
             context.log.info("step=swept attempt=%s bytes=%s", name, orphan.bytes)
@@ -229,7 +229,7 @@ def _build_pruning(topics: Sequence[Topic]) -> dg.Definitions:
 
 
 def _build_audit(topics: Sequence[Topic]) -> dg.Definitions:
-    """Build the job with every check of every topic, of which the schedule launches a run for each topic."""
+    """Build the job with every check of every topic; its schedule launches a run for each topic."""
     if not topics:
         return dg.Definitions()
     job = dg.define_asset_job(

@@ -1,8 +1,8 @@
-"""Pruning: what Dagster forgets and the lake has still: runs that ended long ago, events of no run, old partition keys.
+"""Pruning: what Dagster may forget since the lake still has it: runs that ended long ago, events of no run, old partition keys.
 
-A run stays while Dagster shows an asset, or one of its partitions, by an event of it. Keys are retired beyond a topic's
-`max_keys`, the oldest first; which, `core.landing.selection` says, recomputed from the lake each time. Invariant: a key goes
-only while nothing holds it: no active run or backfill, and no failed try.
+A run stays while Dagster shows an asset, or one of its partitions, by one of its events. Keys beyond a topic's `max_keys` are
+retired, the oldest first; `core.landing.selection` says which, computed from the lake each time. Invariant: a key goes only
+while nothing holds it: no active run or backfill, and no failed try.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -37,7 +37,7 @@ KEYS_AT_ONCE = 200  # before it looks again at what is held
 
 
 def is_any_old(instance: dg.DagsterInstance, now_ms: int, days: int) -> bool:
-    """Return whether any run, whosever it is, ended more than so many days ago."""
+    """Return whether there is a finished run, whosever it is, that was created more than so many days ago."""
     return bool(instance.get_run_ids(_created_before(now_ms, days), limit=1))
 
 
@@ -53,7 +53,7 @@ def location_of(run: DagsterRun) -> str | None:
 
 @dataclass(slots=True)
 class Pruning:
-    """What is pruned of one code location: runs of its `jobs`, of jobs of its topics, and by hand of their assets.
+    """Pruning of one code location: of runs of its `jobs`, of its topics' jobs, and of runs by hand of their assets.
 
     `location` is its name, none where it is not known; other locations of the same Dagster have jobs of the same names.
     """
@@ -86,7 +86,7 @@ class Pruning:
     def prune(
         self, runs: Iterator[DagsterRun], on_step: Callable[[int, int], None] = lambda gone, kept: None
     ) -> tuple[int, int]:
-        """Delete the runs that nothing is shown by; return how many went, and how many stay.
+        """Delete the runs by which Dagster shows nothing; return how many went, and how many stay.
 
         Raises `PruningFailed` in the end, with those that could not be deleted.
         """
@@ -107,7 +107,7 @@ class Pruning:
         return gone, kept
 
     def is_shown(self, run_id: str) -> bool:
-        """Return whether an asset, or a partition that there still is, was last materialised, or begun, by this run."""
+        """Return whether this run was the last to materialise, or begin, an asset or a partition that still exists."""
         events = self.instance.all_logs(run_id, of_type=_SHOWING)
         asked = {(event.dagster_event.asset_key, event.dagster_event.partition) for event in events if event.dagster_event}
         return any(self._is_last(key, partition, run_id) for key, partition in asked if key is not None)
@@ -121,7 +121,7 @@ class Pruning:
         return any(each.event_log_entry.run_id == run_id for each in last) or (begun is not None and begun.run_id == run_id)
 
     def _is_there(self, key: dg.AssetKey, partition: str) -> bool:
-        """Return whether a partition is shown: a range of a topic may be retired, of any other asset nobody knows."""
+        """Return whether a partition is shown: a topic's range may be retired; any partition of another asset counts as shown."""
         topic = next((each for each in self.topics if key in {each.asset_key, each.decoded_key}), None)
         if topic is None:
             return True
@@ -130,7 +130,7 @@ class Pruning:
         return partition in self._registered[key]
 
     def _delete(self, run_id: str) -> None:
-        """Delete a run after its events: a crash in between leaves one without events, which the next time deletes."""
+        """Delete a run after its events: a crash in between leaves a run without events, which the next pruning deletes."""
         storage = self.instance.event_log_storage
         storage.delete_events(run_id)
         with suppress(NotImplementedError):  # where a manager keeps logs elsewhere, its own retention deletes them
