@@ -347,7 +347,7 @@ class _PulseRun:
             note(topic, as_ours(error, f"topic {topic.name}"))
 
     def _pass_over(self, topic: Topic, error: OffsetlakeError) -> None:
-        """Note that nothing is taken of a topic; its tick says so too, so only a run that takes nothing at all is red for it."""
+        """Note that nothing is taken of a topic; its tick says so too, so only a run that takes nothing is red for it."""
         if topic.name not in self.passed_over:
             self.context.log.error("topic=%s %s: %s", topic.name, error.kind, error)
         self.passed_over[topic.name] = f"topic {topic.name}: {error.reason}"

@@ -121,7 +121,7 @@ class Pruning:
         return any(each.event_log_entry.run_id == run_id for each in last) or (begun is not None and begun.run_id == run_id)
 
     def _is_there(self, key: dg.AssetKey, partition: str) -> bool:
-        """Return whether a partition is shown: a topic's range may be retired; any partition of another asset counts as shown."""
+        """Return whether a partition is shown: a range may be retired; any partition of other assets counts as shown."""
         topic = next((each for each in self.topics if key in {each.asset_key, each.decoded_key}), None)
         if topic is None:
             return True
