@@ -89,7 +89,7 @@ HOME_CHECKS: Mapping[str, Callable[[str], str]] = {"OFFSETLAKE_HOME": check_own_
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Settings of one machine. `bootstrap_servers` is none where nothing sets it.
+    """Settings of one machine. `bootstrap_servers` is none where only the embedded broker knows its address.
 
     `lineage` says whether OpenLineage's own client is configured: it reads its own variables and file.
     """

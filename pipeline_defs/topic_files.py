@@ -168,7 +168,6 @@ def _check_file(file: Path) -> None:
 
 
 def _topic_decls(root: ComponentDecl[Any]) -> Iterator[YamlFileDecl]:
-    """Yield the declared files that have a topic."""
     for decl in root.iterate_all_component_decls():
         if isinstance(decl, YamlFileDecl) and any(issubclass(each.component_type, KafkaTopic) for each in decl.decls):
             yield decl

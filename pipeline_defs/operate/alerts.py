@@ -1,7 +1,7 @@
 """Alerts: what is stalled, what may be lost, what failed; as log lines, checks and observations, and to people.
 
-These sensors are separate from the one that plans and lands, so they speak while that one is stopped. Invariant: each receiver
-is told once of a trouble, and once that it is over; a receiver that did not take it is told by the next look, no other is.
+These sensors are separate from the one that plans and lands, so they speak while that one is stuck. Invariant: each receiver
+is told once of a trouble, and once that it is over; one that did not take a message gets it at the next look, no other does.
 """
 
 import json

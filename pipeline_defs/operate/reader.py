@@ -97,7 +97,6 @@ def _check_chosen(table: str, day: object, chosen: object) -> None:
 
 
 def _read(rows: TableRows | Sequence[Part], form: Form, lake: Lake, session: Any) -> Any:
-    """Read rows of a derived table, or parts of the raw one."""
     if form == "spark":
         from ..adapters.spark.spark_files import read_parts, read_table
 

@@ -52,7 +52,7 @@ def find_text(name: str) -> str:
 
 
 def _with_commands(text: str) -> str:
-    """Return Markdown in which the command that prints a document replaces the link to it, and the words alone any other."""
+    """Return Markdown with each link replaced by the command that prints its document, or by its words alone."""
 
     def replace(link: re.Match[str]) -> str:
         words, path = link[1], link[2]

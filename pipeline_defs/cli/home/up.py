@@ -156,7 +156,6 @@ class _Definitions:
 
 
 def _tell_news(failed: FailedSince, ticks: FailedTicks, since: LandedSince, sensors: Sequence[InstigatorState]) -> None:
-    """Print what failed and what landed since the last call."""
     now = datetime.now(UTC)
     for line in (*failed.read(now), *ticks.read(now, sensors)):
         _say(line, "red")

@@ -153,7 +153,6 @@ def latest_spec(topic: Topic, config: Latest, lake: str) -> dg.AssetSpec:
 
 
 def _files(tree: str, topic: Topic, lake: str) -> dict[str, Any]:
-    """Return the metadata that says where the files of an asset lie."""
     return {"dagster/uri": open_store(lake).url(f"{tree}/{topic.name}")}
 
 

@@ -115,7 +115,7 @@ def tick_silence(sensors: Iterable[InstigatorState], now_seconds: float) -> floa
 
 
 def wake_sensors(instance: dg.DagsterInstance, sensors: Iterable[InstigatorState], now_seconds: float) -> bool:
-    """Reset sensors whose last tick is ahead of a clock that was set back, as Dagster would wait until then; return if any."""
+    """Reset sensors whose last tick is ahead of a clock set back, as Dagster would wait until then; return whether any was."""
     ahead = [
         (each, data)
         for each in sensors

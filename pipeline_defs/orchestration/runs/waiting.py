@@ -52,7 +52,6 @@ def why_blocked(known: Known, duty: Duty, *, last_done_ms: int | None = None, do
 
 
 def _why_queued(known: Known) -> str:
-    """Return what a queued run waits for."""
     if known.is_daemon_silent:
         return ": Dagster's daemon, which would start it, is silent; start Dagster (`dagster dev`)"
     taken = [each for each in known.active if each.dagster_run.status in {DagsterRunStatus.STARTING, *_AT_WORK}]
