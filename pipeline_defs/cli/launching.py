@@ -30,7 +30,7 @@ from ..orchestration.home.run_locks import hold_run, release_run
 from ..orchestration.runs.projection import RANGE_END, RANGE_START, forget_unplanned, read_order, read_reason, register_keys
 from ..orchestration.topic_defs import build_topic_defs
 from ..resources import Edges
-from ..topics import REDO_TAG, Duty, Topic, op_name
+from ..topics import LANDED_TAG, REDO_TAG, Duty, Topic, op_name
 from .terminal import OUT, progress
 
 (NOTE,) = RangesFailed("runs failed").__notes__  # the command's own error has it too
@@ -71,12 +71,13 @@ class InProcessRuns:
 
         Raises `KeyboardInterrupt` where Ctrl-C or SIGTERM ended a run: what it landed stays landed.
         """
-        yield from self._run(self.topic.landing, set(ranges), land_config(self.topic, on_change), redo=redo)
+        config = land_config(self.topic, on_change)
+        yield from self._run(self.topic.landing, set(ranges), config, _redo_tags(redo=redo), RANGES_PER_RUN)
 
     def decode(self, ranges: Iterable[OffsetRange], *, redo: bool, in_one_run: bool = False) -> Iterator[Launched]:
         """Run the topic's decoding job, as `land` does its landing job.
 
-        `in_one_run` puts all ranges, and those between them, into one run, so that changed columns go in together.
+        `in_one_run` puts all ranges, and landed ones between them, into one run, so that changed columns go in together.
         """
         wanted = set(ranges)
         if in_one_run:
@@ -86,8 +87,8 @@ class InProcessRuns:
             places = [place for place, offsets in enumerate(order) if offsets in wanted]
             between = order[places[0] : places[-1] + 1] if places else []
             wanted.update(offsets for offsets in between if offsets is not None)
-        most = len(wanted) if in_one_run else RANGES_PER_RUN
-        yield from self._run(self.topic.decoding, wanted, {}, redo=redo, most=most)
+        most, landed_only = (len(wanted), {LANDED_TAG: "yes"}) if in_one_run else (RANGES_PER_RUN, {})
+        yield from self._run(self.topic.decoding, wanted, {}, {**_redo_tags(redo=redo), **landed_only}, most)
 
     def update_latest(self, *, full: bool) -> Launched:
         """Run the topic's job of its latest state.
@@ -98,14 +99,13 @@ class InProcessRuns:
         return execute(self._job_of(self.topic.upserting), self.instance, self.topic.upserting.tags, (), config)
 
     def _run(
-        self, duty: Duty, wanted: set[OffsetRange], run_config: Mapping[str, Any], *, redo: bool, most: int = RANGES_PER_RUN
+        self, duty: Duty, wanted: set[OffsetRange], run_config: Mapping[str, Any], tags: Mapping[str, str], most: int
     ) -> Iterator[Launched]:
         job, coverage = self._job_of(duty), self._coverage_of(wanted)
         register_keys(self.instance, self.topic, coverage, wanted=wanted)
         for stretch in split_stretches(read_order(self.instance, self.topic), wanted, most):
             register_keys(self.instance, self.topic, coverage, wanted=wanted)  # again: keys that no run holds may be retired
-            tags = {**duty.tags, REDO_TAG: "yes" if redo else "no"}
-            yield execute(job, self.instance, tags, tuple(stretch), run_config)
+            yield execute(job, self.instance, {**duty.tags, **tags}, tuple(stretch), run_config)
 
     def _job_of(self, duty: Duty) -> dg.JobDefinition:
         end_dead_runs(self.instance, self.edges.now_ms())
@@ -114,6 +114,10 @@ class InProcessRuns:
 
     def _coverage_of(self, ranges: Iterable[OffsetRange]) -> Coverage:
         return self.edges.lake.coverage_of(self.topic.name, [offsets.key for offsets in ranges])
+
+
+def _redo_tags(*, redo: bool) -> dict[str, str]:
+    return {REDO_TAG: "yes" if redo else "no"}
 
 
 def execute(

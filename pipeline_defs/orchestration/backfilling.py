@@ -159,12 +159,12 @@ def follow_backfill(
         backfill = instance.get_backfill(backfill_id)
         if backfill is None:
             raise DaemonUnavailable(f"backfill {backfill_id} of topic {duty.topic} is gone from Dagster's database")
-        run_ids = set(instance.get_run_ids(RunsFilter(tags={BACKFILL_TAG: backfill_id})))
         found = instance.fetch_materializations(
             AssetRecordsFilter(duty.asset_key, after_timestamp=backfill.backfill_timestamp, after_storage_id=cursor),
             limit=EVENTS_AT_ONCE,
             ascending=True,
         ).records
+        run_ids = set(instance.get_run_ids(RunsFilter(tags={BACKFILL_TAG: backfill_id})))  # later: each event's run is there
         for record in found:
             cursor = record.storage_id
             if record.run_id in run_ids and record.partition_key in wanted:

@@ -99,9 +99,8 @@ class Choice:
         owners = {"generation": "offsets", "time_zone": "from_time"}
         for name, owner in owners.items():
             if getattr(self, name) is not None and not getattr(self, owner):
-                raise Refused(
-                    f"{self.spelled(name)} belongs to {self.spelled(owner)}, found with {self.spelled(ways[0])}; {NOTHING_DONE}"
-                )
+                found = self.spelled("from_time" if ways == ["time"] else ways[0])
+                raise Refused(f"{self.spelled(name)} belongs to {self.spelled(owner)}, found with {found}; {NOTHING_DONE}")
         return ways[0]
 
     @property

@@ -101,7 +101,7 @@ class TopicFiles:
 
         Raises `BadSetting` where the patterns of two files match it.
         """
-        if name in self.names:
+        if name in self.topics or any(each.name == name for each in self.broken):
             return self.topics.get(name)
         matching = [each for each in self.patterns if each.pattern.matches(name)]
         if len(matching) > 1:
@@ -120,7 +120,7 @@ class TopicFiles:
         """
         for name in planned:
             with suppress(BadSetting):
-                topic = self.find(name) if is_topic(name) and name not in self.names else None
+                topic = self.find(name) if is_topic(name) and name not in self.topics else None
                 if topic is not None:
                     yield topic
 

@@ -468,6 +468,11 @@ def test_a_changed_type_is_decoded_in_one_run_however_many_the_ranges(decoded: W
     assert len(apart) > 1 and not any(each.succeeded for each in apart), "the fault"
     assert f"`offsetlake decode {decoded.name} --outdated`" in apart[0].reason
     assert decoded.query("decoded", "typeof(value.id)")[0] == ("INTEGER",), "what stood stands"
-    through = decoded.in_process.decode([ranges[0], ranges[-1]], redo=True, in_one_run=True)
-    assert [(len(each.ranges), each.succeeded) for each in through] == [(len(ranges), True)]
+    decoded.send([{"partition": 0, "value": b"{}"}] * 200)
+    decoded.plan()
+    waiting, last = decoded.pending
+    assert all(each.succeeded for each in decoded.in_process.land([last], redo=False))
+    through = decoded.in_process.decode([ranges[0], last], redo=True, in_one_run=True)
+    assert [(len(each.ranges), each.succeeded) for each in through] == [(len(ranges) + 2, True)]
+    assert decoded.pending == [waiting], "the control: one between them is not landed, and no failure"
     assert decoded.query("decoded", "typeof(value.id)")[0] == ("VARCHAR",)

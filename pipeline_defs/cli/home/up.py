@@ -45,6 +45,7 @@ from .engine import stopping_engine
 
 LOOKS_EVERY_SECONDS = 1.0
 ALARM_SECONDS = 60.0  # between tries to deliver an alert
+ALARM_TRIES = 60
 _SILENT = "Dagster's history does not answer: {}; what is landed stays landed, and it is asked again each second"
 _TWICE = "another Dagster daemon of this project was started, {}: each tick is done twice until one of the two is ended"
 
@@ -168,15 +169,18 @@ def _say(text: str, style: str = "") -> None:
 
 
 def _alarm(text: str, edges: Edges) -> None:
-    """Print what Dagster's sensors cannot tell, as they do not run then; tell OFFSETLAKE_ALERT_URLS until each has taken it."""
+    """Print what Dagster's sensors cannot tell, as they do not run then; tell OFFSETLAKE_ALERT_URLS, for an hour at most."""
     _say(text, "red")
 
     def tell() -> None:
-        left, is_said = edges.settings.alert_urls, False
-        while undelivered := send_alert("Offsetlake alert", dict.fromkeys(left, text)):
-            if not is_said:
+        left = edges.settings.alert_urls
+        for number in range(ALARM_TRIES):
+            undelivered = send_alert("Offsetlake alert", dict.fromkeys(left, text))
+            if not undelivered:
+                return
+            if number == 0:
                 _say(f"alert not delivered to {', '.join(undelivered.values())}; it is tried again each minute", "red")
-            left, is_said = tuple(undelivered), True
+            left = tuple(undelivered)
             time.sleep(ALARM_SECONDS)
 
     threading.Thread(target=tell, daemon=True).start()

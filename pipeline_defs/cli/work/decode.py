@@ -100,7 +100,7 @@ def dead_letters(topic: str, keys: tuple[str, ...], limit: int, as_json: bool) -
     """
     configured, edges = find_topic(topic), open_edges()
     check_decodes(configured)
-    wanted = find_ranges(topic, keys, edges.lake.coverage(topic)) if keys else None
+    wanted = {*find_ranges(topic, keys, edges.lake.coverage(topic))} if keys else None
     with progress(f"reading dead letters of {topic}"):
         total, columns, rows = read_dead_letters(configured, wanted, limit, edges)
         waiting = len([each for each in read_due(configured, edges) if wanted is None or each in wanted])

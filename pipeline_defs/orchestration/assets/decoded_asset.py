@@ -19,6 +19,7 @@ from ...core.decode.decoders import Decode
 from ...core.errors import RangesFailed
 from ...core.landing.verdicts import violations_by_range
 from ...core.log.latency import file_facts
+from ...core.offsets import parse_key
 from ...core.tables.days import GONE, DayFacts, Days, day_at
 from ...core.tables.decoded_ranges import DecodedRanges
 from ...core.tables.decoded_table import TREE
@@ -27,7 +28,7 @@ from ...core.tables.delta import Snapshot
 from ...landing.auditing import Finding
 from ...resources import Edges
 from ...tables.decoding import decode
-from ...topics import Topic, op_name
+from ...topics import LANDED_TAG, Topic, op_name
 from ..runs.moments import telling_pace
 from ..runs.projection import read_data_versions
 from ..runs.tries import trying
@@ -109,6 +110,9 @@ def build_decoded_asset(topic: Topic, config: Decode, lake: str) -> dg.AssetsDef
     ) -> Iterator[dg.MaterializeResult[Any]]:
         with run_of(context, duty, edges):
             keys = selected_keys(context, topic.name)
+            if LANDED_TAG in context.run.tags:
+                coverage = edges.lake.coverage_of(topic.name, keys)
+                keys = [key for key in keys if coverage.is_landed(parse_key(key))]
             tools = edges.decode_tools(config, pyspark, step_logger(context))
             failures: list[DecodeVerdict] = []
             made: list[Decoding] = []

@@ -1,7 +1,7 @@
 """Checks of a decoded table: that every landed record is decoded or set aside, and what was set aside."""
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -156,7 +156,7 @@ def check_outside(topic: Topic, edges: Edges, *, is_recent: bool = False) -> Fin
 
 
 def read_dead_letters(
-    topic: Topic, wanted: Sequence[OffsetRange] | None, limit: int, edges: Edges
+    topic: Topic, wanted: Collection[OffsetRange] | None, limit: int, edges: Edges
 ) -> tuple[int, list[str], list[tuple[Any, ...]]]:
     """Return how many dead letters all ranges, or the wanted ones, have, and columns and rows of the first `limit`."""
     from ...adapters.tables.duck import Duck  # late: code server and runs load this, and hardly ever ask DuckDB

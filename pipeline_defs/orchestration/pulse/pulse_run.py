@@ -317,16 +317,16 @@ class _PulseRun:
     def update(self) -> None:
         """Update the latest table of each topic where that is due."""
         context, edges = self.context, self.edges
-        for topic in self.topics.values():
-            if topic.latest is None:
-                continue
-            is_due, known = False, read_known(context.instance, [topic], edges.now_ms())
-            if not self._is_mine(topic, known.tries):
+        known, having = None, [topic for topic in self.topics.values() if topic.latest is not None]
+        for topic in having:
+            is_due, known = False, known or read_known(context.instance, having, edges.now_ms())
+            if topic.latest is None or not self._is_mine(topic, known.tries):
                 continue
             with self._isolated(topic, self._pass_over):
                 is_due = run_latest_tick(topic, topic.latest, context.instance, edges, known).is_due
             if not is_due:
                 continue
+            known = None  # the update takes its time
             self._land_next()
             with self._isolated(topic, self._fail):
                 with self._taking({topic.upserting: [UPDATE]}) as (taken, shown):

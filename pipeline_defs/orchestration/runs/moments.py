@@ -35,7 +35,7 @@ def parse_time(text: str, zone: str | None, *, zone_name: str) -> int:
             raise ValueError(f"{text} does not say in which time zone: end it with Z or +01:00, or give {zone_name}")
         try:
             moment = moment.replace(tzinfo=ZoneInfo(zone))
-        except (ZoneInfoNotFoundError, ValueError):
+        except (ZoneInfoNotFoundError, ValueError, OSError):  # the last: a folder of zones, or too long a name
             raise ValueError(f"{text}: {zone_name} {zone} is no time zone, expected such as Europe/Zurich") from None
         later = moment.replace(fold=1)
         if later.utcoffset() != moment.utcoffset():

@@ -74,7 +74,7 @@ def visit_topics(
     """Visit each topic, and return what was found, in the order of the topics; `failed` is called where that raises."""
     clusters: dict[str, list[Topic]] = {}
     for topic in topics:
-        clusters.setdefault(topic.bootstrap_servers or "", []).append(topic)
+        clusters.setdefault(edges.bootstrap_servers(topic), []).append(topic)
     with ThreadPoolExecutor(max(1, len(clusters))) as pool:
         visited = pool.map(lambda of_cluster: _visit_cluster(of_cluster, edges, visit, failed), clusters.values())
         found = {name: each for of_cluster in visited for name, each in of_cluster.items()}
