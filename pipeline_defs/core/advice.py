@@ -1,7 +1,7 @@
 """Advice in messages: what was probably meant, which command to type, and what to do next about a topic.
 
-Invariants: whatever the situation of a topic, there is exactly one sentence, and it is about the most urgent thing; a command
-works as it is told, for each name that Kafka allows: of its signs only a leading dash means something to a command or a shell.
+Invariants: a topic in any state gets exactly one sentence, about the most urgent thing; a command works as printed for each
+name that Kafka allows: of its characters only a leading dash is special to a command or a shell.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,14 +12,14 @@ NOTHING = "nothing to do"
 
 
 def meant(written: str, known: Iterable[str]) -> str:
-    """Return `, did you mean ...?` for a name that is close to what was written, in any case; nothing where none is."""
+    """Return `, did you mean ...?` for a known name that is close to what was written, ignoring case; else nothing."""
     by_folded = {name.lower(): name for name in known}
     close = get_close_matches(written.lower(), by_folded, n=1, cutoff=0.6)
     return f", did you mean `{by_folded[close[0]]}`?" if close else ""
 
 
 def command(verb: str, topic: str, *rest: str) -> str:
-    """Return a command for a topic; options stand in `rest` before other words, each beginning with dashes.
+    """Return a command for a topic; `rest` is options, which begin with dashes, or other words.
 
     | topic | line |
     |---|---|
@@ -34,19 +34,19 @@ def command(verb: str, topic: str, *rest: str) -> str:
 
 
 def replace_command(topic: str, key: str) -> str:
-    """Return the command that puts what Kafka has now in the place of what is landed of the range with this partition key."""
+    """Return the command that replaces the landed rows of the range with this partition key by what Kafka has now."""
     return command("land", topic, "--key", key, "--on-change replace")
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What the advice depends on; counts are of ranges, `lag` and `not_accepted` of offsets.
+    """State that the advice depends on; counts are of ranges, `lag` and `not_accepted` of offsets.
 
-    `late`, `stuck` and `held_back` are what the checks say of records that are soon deleted, of what does not get on, and
-    of open transactions, in words; `why_failed` is why a range failed last. `held` of the pending ranges an active run has, and
-    `waiting` says what waits, for what and since when, `undecoded` the same of what is landed and not decoded; `is_landing`
-    holds where a run is at work and has landed something. `to_tick` is what a person has to do so that anything plans and lands
-    by itself, empty where it does.
+    `late`, `stuck` and `held_back` are the messages of the checks on records that are soon deleted, on what is stalled, and on
+    open transactions; `why_failed` is the reason of the last failure. `held` of the pending ranges are in an active run.
+    `waiting` says what waits, for what and since when, `undecoded` the same of what is landed and not decoded. `is_landing`
+    means that an active run has landed something. `to_tick` is what a person must do before planning and landing happen by
+    themselves; it is empty where they do.
     """
 
     topic: str
@@ -66,17 +66,17 @@ class Standing:
 
 
 def next_action(now: Standing) -> str:
-    """Return the sentence of the first of these that holds.
+    """Return the sentence for the first of these conditions that holds.
 
-    | what holds | what to do |
+    | condition | what to do |
     |---|---|
-    | records may soon be deleted | land them, and decide on lost offsets that keep their ranges from it |
+    | records may soon be deleted | land them, and decide on lost offsets that block their ranges |
     | offsets are lost that nobody has accepted | decide on them |
-    | something does not get on: fails again and again, is silent, hangs | what its own words say |
+    | something is stalled: fails again and again, is silent, hangs | what its message says |
     | something waits, no run has it, and nothing would land it | start Dagster, or land by hand |
     | ranges have failed and are tried again | see why |
     | ranges are pending, and nothing lands yet | wait for what is named |
-    | landed ranges wait to be decoded | wait for what is named; where nothing would ask, start Dagster, or decode by hand |
+    | landed ranges wait to be decoded | wait for what is named; where nothing would, start Dagster, or decode by hand |
     | a run is landing; a transaction or the tail's age is waited for | nothing |
     | none of them | nothing |
     """
@@ -133,7 +133,7 @@ def counted(count: int, noun: str, plural: str = "") -> str:
 
 
 def some_of(names: Sequence[str], most: int = 10) -> str:
-    """Return names in a line, of many the first ones: `a, b`, `a, b and 298 more`."""
+    """Return names in one line, at most the first `most` of them: `a, b`, `a, b and 298 more`."""
     more = f" and {len(names) - most:,} more" if len(names) > most else ""
     return f"{', '.join(names[:most])}{more}"
 

@@ -5,8 +5,8 @@
     |- Unavailable       something outside does not answer: nothing is lost; retrying may help
     `- Violation         a law does not hold: nothing became visible; a person must look
 
-Every message says what, where, expected against found, and the next step; lower case, no full stop. A note that every
-traceback and command shows names the command that prints the runbook's paragraph.
+Every message says what, where, expected against found, and the next step; lower case, no full stop. Tracebacks and commands
+also show a note: the command that prints the error's paragraph of the runbook.
 """
 
 import json
@@ -14,18 +14,18 @@ import re
 import traceback
 from collections.abc import Sequence
 
-LONGEST_REASON = 500  # characters of what another program says
-NOTE = "what it means, and what to do"  # begins what each error has beside its message
-MOST_SHOWN = 200  # characters of what another library says
+LONGEST_REASON = 500  # characters quoted from another program
+NOTE = "what it means, and what to do"  # beginning of the note of each error
+MOST_SHOWN = 200  # characters quoted from another library
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of what an error says; of one that says nothing, its type."""
+    """Return the first line of an error's message, or its type where it has no message."""
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def cause_of(error: BaseException) -> str:
-    """Return in a few words why a document cannot be read; of what is in it, hardly anything."""
+    """Return in a few words why a document cannot be read, quoting hardly anything of its content."""
     if isinstance(error, UnicodeDecodeError):
         return f"it is not UTF-8 at byte {error.start}"
     if isinstance(error, json.JSONDecodeError):
@@ -41,7 +41,7 @@ def cause_of(error: BaseException) -> str:
 class OffsetlakeError(Exception):
     """The root; `retriable` says whether the same call may succeed later.
 
-    `kind` is a stable code, that of the runbook: the class's name in snake case where the class gives no other.
+    `kind` is the stable code by which the runbook lists it: by default the class's name in snake case.
     """
 
     kind = "offsetlake_error"
@@ -59,48 +59,48 @@ class OffsetlakeError(Exception):
 
     @property
     def reason(self) -> str:
-        """The message with its kind before it, for who is told of it as the reason of something else."""
+        """The message after its kind, for use as the reason of another failure."""
         return f"{self.kind}: {self.message}"
 
 
 class Refused(OffsetlakeError):
-    """The request itself is wrong; nothing was read or written."""
+    """A request that is itself wrong; nothing was read or written."""
 
 
 class BadKey(Refused):
-    """Refuses a partition key that is malformed, not canonical, or not a range of the plan log."""
+    """A partition key that is malformed, not canonical, or not a range of the plan log."""
 
 
 class EmptySelection(Refused):
-    """Refuses a run that selects no range: Dagster would call it a success."""
+    """A run that selects no range: Dagster would call it a success."""
 
 
 class BadSetting(Refused):
-    """Refuses a setting, policy or file with a wrong key or value."""
+    """A setting, policy or file with a wrong key or value."""
 
 
 class UnknownTopic(Refused):
-    """Refuses a topic that the broker does not have, or that no defs.yaml names."""
+    """A topic that the broker does not have, or that no defs.yaml names."""
 
 
 class TopicRecreated(Refused):
-    """Refuses to say how far a topic is landed that was deleted and created again since it was planned."""
+    """A topic that was deleted and created again since it was planned: how far it is landed cannot be said."""
 
 
 class OtherCluster(Refused):
-    """Refuses to plan or land a topic of brokers that are of another Kafka cluster than it is read from."""
+    """Brokers of another Kafka cluster than the one that the topic is read from: nothing is planned or landed."""
 
 
 class UnknownSubject(Refused):
-    """Refuses a subject, or a version of it, that the schema registry does not have."""
+    """A subject, or a version of it, that the schema registry does not have."""
 
 
 class UnusableSchema(Refused):
-    """Refuses a schema that nothing can be decoded with: not of its language, or of what Spark has no type for."""
+    """A schema that nothing can be decoded with: invalid in its language, or with something that Spark has no type for."""
 
 
 def unusable_schema(what: str, reason: str) -> UnusableSchema:
-    """Return the error of a schema that nothing can be decoded with; a parser may say all of it again."""
+    """Return the error of a schema that nothing can be decoded with; the reason is cut, since parsers quote whole schemas."""
     reason = reason if len(reason) <= LONGEST_REASON else f"{reason[:LONGEST_REASON]}..."
     return UnusableSchema(
         f"{what} cannot be used: {reason}; nothing was decoded; correct it, or give records a reader's schema of their own "
@@ -121,17 +121,17 @@ class BrokerUnavailable(Unavailable):
 
 
 class BrokerRefuses(BrokerUnavailable):
-    """A Kafka broker answers and does not let us in: its certificate, our login, or what is spoken there."""
+    """A Kafka broker answers and does not let us in: because of its certificate, our login, or the protocol."""
 
     retriable = False
 
 
 class StaleAnswer(Unavailable):
-    """Answer of a Kafka broker that lags behind its cluster: of a topic that is gone, or by a leader that was replaced."""
+    """Answer of a Kafka broker that lags behind its cluster: about a topic that is gone, or by a leader that was replaced."""
 
 
 class NoLeader(Unavailable):
-    """Kafka partitions that no broker leads: what they have can be neither planned nor read."""
+    """Kafka partitions that no broker leads: they can be neither planned nor read."""
 
 
 class LakeUnavailable(Unavailable):
@@ -139,7 +139,7 @@ class LakeUnavailable(Unavailable):
 
 
 class RegistryUnavailable(Unavailable):
-    """The schema registry did not answer, or would not."""
+    """The schema registry did not answer, or refused to."""
 
 
 class OutcomeUnknown(Unavailable):
@@ -165,11 +165,11 @@ class ScanFailed(Unavailable):
 
 
 class DiskRefuses(ScanFailed):
-    """Disk that is full or read-only where Spark writes: no range's fault, so none is tried on its own."""
+    """Disk that is full or read-only where Spark writes: no range is at fault, so none is tried on its own."""
 
 
 class JobStuck(ScanFailed):
-    """Spark's job that finished no task for long and was stopped: one file's fault, or that of a function for all of them."""
+    """Spark job that was stopped because it finished no task for long: one file, or a function applied to all, is at fault."""
 
 
 class EngineUnavailable(Unavailable):
@@ -177,27 +177,27 @@ class EngineUnavailable(Unavailable):
 
 
 class EngineUnfit(EngineUnavailable):
-    """Spark that answers and cannot do what is asked of it: of another version, say, or without the Kafka source."""
+    """Spark that answers and cannot do what is asked: it has another version, say, or lacks the Kafka source."""
 
     retriable = False
 
 
 class EngineLost(EngineUnavailable):
-    """Spark that went away while it was at work: by chance, or by what it was reading."""
+    """Spark that died during a job: by chance, or because of what it was reading."""
 
 
 class FileUnusable(Unavailable):
-    """A file of this machine, or standard output, that the system does not let us use: another user's, or on a full disk."""
+    """A local file, or standard output, that the system does not let us use: it is another user's, or its disk is full."""
 
     retriable = False
 
 
 class DaemonUnavailable(Unavailable):
-    """No Dagster daemon is there to execute what was asked for."""
+    """No Dagster daemon is running that could execute the request."""
 
 
 class HistoryUnavailable(Unavailable):
-    """Dagster's database of runs and events that cannot be opened: a server that is away, or a damaged file."""
+    """Dagster's database of runs and events cannot be opened: its server is down, or its file is damaged."""
 
 
 class Violation(OffsetlakeError):
@@ -226,11 +226,11 @@ class DamagedFile(Violation):
 
 
 class Unforeseen(Violation):
-    """A fault that is none of these, of a library or of ours; its words are not told, for they may have a record in them."""
+    """Any other fault, a library's or our own; its message is not shown, since it may quote a record."""
 
 
 def as_ours(error: Exception, what: str) -> OffsetlakeError:
-    """Return an error as one of these: itself, or else by its type and where it was raised; `what` says what was done."""
+    """Return an error as one of these classes, chosen by its type; `what` names what was being done."""
     if isinstance(error, OffsetlakeError):
         return error
     if type(error).__module__.partition(".")[0] in {"sqlalchemy", "sqlite3"}:
@@ -254,32 +254,32 @@ def as_ours(error: Exception, what: str) -> OffsetlakeError:
 
 
 class RangesFailed(Violation):
-    """Kind `ranges_failed`: what of a run is not landed, decoded or updated, and why; its other ranges and topics are."""
+    """What a run did not land, decode or update, and why; its other ranges and topics are done."""
 
 
 class TopicsFailed(Violation):
-    """Which topics of a code location could not be planned, and why; the others were."""
+    """Topics of a code location that could not be planned, and why; the others were."""
 
 
 class PruningFailed(Violation):
-    """Which old runs could not be deleted from Dagster; the others were."""
+    """Old runs that could not be deleted from Dagster; the others were."""
 
 
 class CompactionFailed(Violation):
-    """Which groups of a table's files could not be compacted, and why; the table has them as before."""
+    """Groups of a table's files that could not be compacted, and why; the table has them as before."""
 
 
 class TableFileGone(Violation):
-    """A range whose file was dropped, and that no file of the raw table has: nothing is read in its place."""
+    """A range whose file was dropped and whose rows no file of the raw table has: nothing is read in its place."""
 
 
 class RangeFilesKept(Violation):
-    """Which range files were not dropped, and why; each stays where it is."""
+    """Range files that were not dropped, and why; each stays where it is."""
 
 
 def is_panic(error: BaseException) -> bool:
-    """Return whether an error is a panic of Rust, of which a caller must make an error of one record; an exit never is one.
+    """Return whether an error is a Rust panic, which a caller turns into an error of one record; an exit never is one.
 
-    pyo3 derives them from BaseException, and lets nobody import them.
+    pyo3 derives panics from BaseException and does not export the class.
     """
     return type(error).__name__ == "PanicException"

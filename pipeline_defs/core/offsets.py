@@ -1,4 +1,4 @@
-"""Offset ranges and the text forms they have: partition key, file stem, message text.
+"""Offset ranges and their text forms: partition key, file stem, message text.
 
 Invariant: a range that exists is valid, half-open and never empty; a key that parses formats back to the
 same text. Nothing here knows whether a range was planned or landed.
@@ -24,7 +24,7 @@ Place = tuple[int, int]
 """A generation and a Kafka partition."""
 
 Stretches = Sequence[tuple[int, int]]
-"""Half-open intervals of contiguous offsets; those of rows in the order of their file."""
+"""Half-open intervals of contiguous offsets; those of rows are in the order of their file."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -87,7 +87,7 @@ class OffsetRange:
 
 @dataclass(frozen=True, slots=True, order=True)
 class TopicRange:
-    """Range of a topic, where one job reads several."""
+    """A range with its topic, for jobs that read several topics."""
 
     topic: str
     offsets: OffsetRange
@@ -111,7 +111,7 @@ def parse_key(key: str) -> OffsetRange:
 
 
 def is_topic(text: str) -> bool:
-    """Return whether Kafka allows a name, and it is a folder's."""
+    """Return whether Kafka allows a name and it can name a folder."""
     return bool(_TOPIC.fullmatch(text)) and text not in {".", ".."}
 
 
@@ -130,14 +130,14 @@ def check_topic(topic: str) -> str:
 
 
 def find_clash(offsets: OffsetRange, others: Sequence[OffsetRange]) -> OffsetRange | None:
-    """Return another range that has some of the same offsets; `others` are sorted, and none of them shares any."""
+    """Return another range that overlaps this one; `others` are sorted and do not overlap each other."""
     at = bisect_left(others, offsets)
     near = others[max(0, at - 1) : at + 1]
     return next((other for other in near if other != offsets and other.overlaps(offsets)), None)
 
 
 def merge_ranges(ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
-    """Return the same offsets in as few ranges as there can be, sorted."""
+    """Return the same offsets in as few ranges as possible, sorted."""
     places: dict[Place, list[tuple[int, int]]] = {}
     for offsets in ranges:
         places.setdefault(offsets.place, []).append((offsets.start, offsets.end))
@@ -156,12 +156,12 @@ def merge_intervals(intervals: Iterable[tuple[int, int]]) -> list[tuple[int, int
 
 
 def find_backward(stretches: Stretches) -> list[tuple[int, int]]:
-    """Return where a half-open interval begins before the one in front of it ends: that end, and the beginning."""
+    """Return each place where an interval begins before its predecessor ends, as (that end, the beginning)."""
     return [(end, start) for (_, end), (start, _) in pairwise(stretches) if start < end]
 
 
 def find_misplaced(where: str, offsets: OffsetRange, stretches: Stretches) -> list[str]:
-    """Return in words which rows of a file go back, or are outside of the range that it is of; `where` names the file."""
+    """Return as messages which rows of a file go backward, or lie outside its range; `where` names the file."""
     backward = find_backward(stretches)
     found = [f"{where}: offset {start} follows {end - 1}: offsets are not strictly increasing" for end, start in backward]
     if stretches and not (offsets.start <= stretches[0][0] and stretches[-1][1] <= offsets.end):
@@ -170,13 +170,13 @@ def find_misplaced(where: str, offsets: OffsetRange, stretches: Stretches) -> li
 
 
 def subtract_intervals(whole: Sequence[tuple[int, int]], taken: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return what of the disjoint sorted intervals `whole` is in none of `taken`.
+    """Return the parts of the disjoint sorted intervals `whole` that are in none of `taken`.
 
-    One pass over both: a compacted range has tens of thousands of holes.
+    One pass over both: a range of a compacted topic has tens of thousands of holes.
     """
     left: list[tuple[int, int]] = []
     gone = merge_intervals(taken)
-    first = 0  # what lies before ends before every interval still to come
+    first = 0  # everything before it ends before all intervals still to come
     for start, end in whole:
         at = start
         while first < len(gone) and gone[first][1] <= start:

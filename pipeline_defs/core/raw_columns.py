@@ -1,18 +1,18 @@
 """The columns of a landed row, in their order. Every schema of landed rows is made of these; none is edited by hand.
 
-What a column is taken from is told by `select_raw` in `adapters/spark/spark.py`; and, of a range whose times Spark cannot say,
-by `_raw_row` in `landing/reading.py`. A new column goes last: tables of before are known by how many they have.
+`select_raw` in `adapters/spark/spark.py` computes their values; for a range with times that Spark cannot represent,
+`_raw_row` in `landing/reading.py` does. A new column goes last: older tables are recognised by how many columns they have.
 """
 
 from dataclasses import dataclass
 from enum import StrEnum
 
-TIMES_FROM_MS = -2_208_988_800_000  # 1900-01-01: the first moment that a column says
+TIMES_FROM_MS = -2_208_988_800_000  # 1900-01-01: the first moment that is not null
 TIMES_TO_MS = (2**63 - 1) // 1000  # the last one that a column of microseconds can hold
 
 
 class RawType(StrEnum):
-    """What a column has, as Delta calls it; headers are a list of structs."""
+    """A column's type, as Delta calls it; headers are a list of structs."""
 
     STRING = "string"
     INTEGER = "integer"
@@ -24,13 +24,13 @@ class RawType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RawColumn:
-    """A column: its name, type and what it is, for a person; whether files have a dictionary and statistics of it."""
+    """A column: its name, type and description; and whether files have a dictionary and statistics of it."""
 
     name: str
     type: RawType
     description: str
-    has_dictionary: bool = False  # which saves where there are few values, and costs time elsewhere
-    has_statistics: bool = True  # which serve no reader where values are of no order
+    has_dictionary: bool = False  # saves space where there are few distinct values, and costs time elsewhere
+    has_statistics: bool = True  # of no use to readers where values have no meaningful order
 
 
 RAW_COLUMNS = (

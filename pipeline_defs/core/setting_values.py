@@ -1,6 +1,6 @@
-"""What values of settings may be: addresses, sizes and words, checked before anything uses them.
+"""Allowed values of settings: addresses, sizes and words, checked before anything uses them.
 
-Invariant: a message shows no value that may have a login in it, and names what is expected.
+Invariant: a message shows no value that may contain a login, and names what is expected.
 """
 
 import re
@@ -15,8 +15,8 @@ _LIKE_A_SCHEME = re.compile(rf"([A-Za-z][A-Za-z0-9+.-]+(?=:/)|{'|'.join(LAKE_SCH
 _MASTER = re.compile(
     r"local|local\[(\*|[1-9][0-9]{0,3})(, *[1-9][0-9]{0,3})?\]|local-cluster\[[0-9, ]+\]|spark://\S+|k8s://\S+|yarn"
 )
-# what is none of Spark's own parameters is sent as a header, and gRPC takes bytes for one whose name ends in -bin; Spark's
-# client cuts a URL at ? and #, shows it where it has a further /, and sends what %XX stands for as a header
+# Spark's client sends each parameter that is not its own as a header, and gRPC expects bytes for names that end in -bin; it
+# cuts a URL at ? and #, shows a URL that has a further /, and decodes %XX before it sends a header
 _REMOTE = re.compile(
     r"sc://(?=[^:/]{1,253}([:/]|$))[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?(:(?P<port>[0-9]{1,5}))?"
     r"(/(;[a-z0-9_.-]+(?<!-bin)=([A-Za-z0-9._~!$&'()*+,:@-]|%([2-6][0-9A-Fa-f]|7[0-9A-Ea-e]))+)*)?"
@@ -37,12 +37,12 @@ def check_plain(text: str) -> str:
 
 
 def check_own_home(path: str) -> str:
-    """Return the path of OFFSETLAKE_HOME; raise `ValueError` for one whose jars Spark takes for a pattern, or other files."""
+    """Return the path of OFFSETLAKE_HOME; raise `ValueError` for one with characters that break Spark's list of jars."""
     return _without(path, _NOT_OF_JARS, "Spark does not start, or not with its jars")
 
 
 def check_dagster_home(path: str) -> str:
-    """Return the path of Dagster's home; raise `ValueError` for one whose SQLite is elsewhere."""
+    """Return the path of Dagster's home; raise `ValueError` for one that SQLite would take for another file."""
     return _without(path, _NOT_OF_SQLITE, "Dagster's database is another file")
 
 
@@ -53,7 +53,7 @@ def _without(path: str, signs: re.Pattern[str], consequence: str) -> str:
 
 
 def check_lake(text: str) -> str:
-    """Return where a lake lies, a path or a URL of a known store; raise `ValueError`."""
+    """Return the location of a lake, a path or the URL of a known store; raise `ValueError` for any other."""
     if "://" not in text:
         if alike := _LIKE_A_SCHEME.match(text):
             raise ValueError(f"it begins with {alike[1]}: and has no //, expected a path, or a URL such as s3://bucket/lake")
@@ -74,7 +74,7 @@ def check_lake(text: str) -> str:
 
 
 def check_master(text: str) -> str:
-    """Return a Spark master; raise `ValueError`."""
+    """Return a Spark master; raise `ValueError` for anything else."""
     if not _MASTER.fullmatch(text):
         raise ValueError(
             f"found {shown_value(text)}, expected local[*], local[N] with N from 1, or spark://host:port; sc://host:port is "
@@ -84,7 +84,7 @@ def check_master(text: str) -> str:
 
 
 def check_memory(text: str) -> str:
-    """Return a size of a JVM's heap; raise `ValueError`."""
+    """Return the size of a JVM's heap; raise `ValueError` for one that is malformed or too small."""
     found = _MEMORY.fullmatch(text)
     if found is None:
         raise ValueError(f"found {shown_value(text)}, expected a number with k, m, g or t, such as 4g")
@@ -94,7 +94,7 @@ def check_memory(text: str) -> str:
 
 
 def check_remote(text: str) -> str:
-    """Return the address of a Spark Connect server; raise `ValueError`, which shows nothing of it: it may have a token."""
+    """Return the address of a Spark Connect server; the `ValueError` for any other shows none of it: it may have a token."""
     found = _REMOTE.fullmatch(text)
     is_tls = remote_parameters(text).get("use_ssl", "true").lower()
     if found is None or not 0 < int(found["port"] or 1) < 2**16 or is_tls not in {"true", "false"}:
@@ -106,13 +106,13 @@ def check_remote(text: str) -> str:
 
 
 def remote_parameters(url: str) -> dict[str, str]:
-    """Return the parameters of a Spark Connect server's URL by their names, as they are written; they are secrets."""
+    """Return the parameters of a Spark Connect server's URL by name, not decoded; treat them as secrets."""
     pairs = (each.partition("=") for each in url.partition(";")[2].split(";") if each)
     return {name: value for name, _, value in pairs}
 
 
 def is_this_machine(host: str) -> bool:
-    """Return whether a host is this machine itself, as its name or address says."""
+    """Return whether a host is this machine, judged by its name or address alone."""
     try:
         return ip_address(host).is_loopback
     except ValueError:
@@ -120,7 +120,7 @@ def is_this_machine(host: str) -> bool:
 
 
 def check_web_address(text: str) -> str:
-    """Return an http address of somebody's; raise `ValueError`, which shows no login."""
+    """Return an http or https address; raise a `ValueError` that shows no login for anything else."""
     url = _split(text)
     if url.scheme.lower() not in {"http", "https"}:
         found = f"begins with {_shown(url.scheme)}:" if url.scheme else "has no scheme"
@@ -129,7 +129,7 @@ def check_web_address(text: str) -> str:
         raise ValueError("it has a login in it (not shown), expected the address alone")
     try:
         is_address = bool(url.hostname) and url.port != 0 and not re.search(r"[\s\x00-\x1f\\<>\"'`{}|^]", text)
-    except ValueError:  # of a port that is none
+    except ValueError:  # the port is not a number
         is_address = False
     if not is_address:
         raise ValueError("it has no host, no port from 1 to 65535, or signs of no address, expected such as http://host:8081")
@@ -144,7 +144,7 @@ def _split(text: str) -> SplitResult:
 
 
 def shown_value(text: str) -> str:
-    """Return a value in quotes as a message may show it: one that may have a login in it is not."""
+    """Return a value, quoted, as a message may show it; one that may contain a login is not shown."""
     return "another (not shown: it may have a login)" if _LIKE_A_LOGIN.search(text) else repr(_shown(text))
 
 

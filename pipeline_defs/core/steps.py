@@ -1,4 +1,4 @@
-"""Steps: how landing and planning tell what they have just passed, to a log or to a test that stops them there."""
+"""Steps: how landing and planning report each protocol step, to a log or to a test that stops them there."""
 
 from collections.abc import Callable
 
@@ -6,5 +6,5 @@ StepWatcher = Callable[..., None]  # called with the step's name and its fields 
 
 
 def no_step(step: str, **fields: object) -> None:
-    """Watch nothing."""
+    """Ignore a step."""
     del step, fields

@@ -1,4 +1,4 @@
-"""Coverage: what the plan log and the manifests together say is landed, pending, lost or skipped, and what breaks it.
+"""Coverage: what is landed, pending, lost or skipped according to plan log and manifests, and violations of it.
 
 Invariant: landed + pending + claimed + lost + skipped tile each Kafka partition from its first link to its head.
 """
@@ -20,24 +20,24 @@ from .planlog import PlanLog
 
 
 class State(StrEnum):
-    """Where a link of the plan log stands."""
+    """The state of a link of the plan log."""
 
     LANDED = "landed"
     PENDING = "pending"
     LOST = "lost"
     SKIPPED = "skipped"
-    CLAIMED = "claimed"  # at_most_once: an attempt began to read it, and no other ever will
+    CLAIMED = "claimed"  # at_most_once: one attempt may read it, and no other ever will
 
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """A plan log beside the manifests and published files of the same topic.
+    """A plan log with the manifests and published files of the same topic.
 
-    Where the log has a base, they are those of its own ranges; what of the others was found wrong since, the whole shows.
+    Where the log has a base, they are those of the ranges that the log itself has; faults of the others show only without one.
     `published` maps a range to the size in bytes of its file in the data tree; `strays` are objects there that no range owns;
-    `accepted` maps a range or link to a person's word that what is lost of it is lost; `claims` are of `at_most_once`.
-    `doubles` maps the path of each file of a range that no manifest names, as attempts of `at_least_once` leave them, to the
-    range; `unfinished` are ranges that are committed and whose staged file still waits to be published, or exchanged.
+    `accepted` maps a range or lost link to the acceptance of its loss; `claims` are of `at_most_once`. `doubles` maps the path
+    of each file that no manifest names, as attempts of `at_least_once` leave them, to its range; `unfinished` are committed
+    ranges whose staged file is not yet published or exchanged.
     """
 
     log: PlanLog
@@ -52,20 +52,20 @@ class Coverage:
     _landed_among_first: dict[int, frozenset[OffsetRange]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def is_landed(self, offsets: OffsetRange) -> bool:
-        """Return whether the manifest exists and its file, where it has one, is published, as far as its size says."""
+        """Return whether the manifest exists and its file, where it has one, is published with the right size."""
         manifest = self.manifests.get(offsets)
         if manifest is None or offsets in self.unfinished:
             return False
         return manifest.is_dropped or manifest.file is None or self.published.get(offsets) == manifest.file.bytes
 
     def dropped(self) -> dict[OffsetRange, int]:
-        """Return the ranges whose file was dropped, each with the revision of which it was the last time."""
+        """Return the ranges whose file was ever dropped, each with the revision that was dropped last."""
         return {offsets: manifest.drop.revision for offsets, manifest in self.manifests.items() if manifest.drop}
 
     def state_of(self, link: Link) -> State:
-        """Return where a link stands; what is committed is finished whatever became of its topic.
+        """Return the state of a link.
 
-        Else an un-landed range of a closed generation is lost.
+        A committed range is finished whatever became of its topic; any other range of a closed generation is lost.
         """
         if link.kind is not LinkKind.RANGE:
             return State(link.kind.value)
@@ -80,17 +80,17 @@ class Coverage:
         return State.LOST if link.offsets.generation < self.log.generation else State.PENDING
 
     def _is_begun(self, offsets: OffsetRange) -> bool:
-        """Return whether something of a range is in the lake, which is finished whatever a person has said since."""
+        """Return whether the lake has something of a range: such a range is finished, even where a person skipped it since."""
         return offsets in self.manifests or offsets in self.published or offsets in self.doubles.values()
 
     def states(self) -> Mapping[OffsetRange, State]:
-        """Return the state of every link, in log order; worked out once, since nothing here ever changes."""
-        if not self._states:  # whole before anybody sees it: threads share a coverage
+        """Return the state of every link, in log order; computed once, since a coverage never changes."""
+        if not self._states:  # appended whole: threads share a coverage
             self._states.append({link.offsets: self.state_of(link) for link in self.log.links})
         return self._states[0]
 
     def landed_among_first(self, count: int) -> frozenset[OffsetRange]:
-        """Return which of the first `count` ranges of the log are landed; worked out once."""
+        """Return which of the first `count` ranges of the log are landed; computed once."""
         if count not in self._landed_among_first:
             before = self.log.count_before()
             first = (each for step in self.log.steps for each in step.ranges[: max(0, count - before[step.seq])])
@@ -99,11 +99,11 @@ class Coverage:
         return self._landed_among_first[count]
 
     def pending(self) -> list[OffsetRange]:
-        """Return the ranges that are planned, not landed and still can be, in log order."""
+        """Return the planned ranges that are not landed and still can be, in log order."""
         return [offsets for offsets, state in self.states().items() if state is State.PENDING]
 
     def skipped(self) -> frozenset[OffsetRange]:
-        """Return the ranges that a person has skipped, and nobody has landed since."""
+        """Return the ranges that a person has skipped and that were not landed since."""
         return frozenset(offsets for offsets in self.log.skipped if self.states()[offsets] is State.SKIPPED)
 
     def doubles_of(self, offsets: OffsetRange) -> list[str]:
@@ -111,7 +111,7 @@ class Coverage:
         return [path for path, owner in self.doubles.items() if owner == offsets]
 
     def frontier(self, generation: int, holding: Collection[OffsetRange] = ()) -> dict[int, int]:
-        """Return per Kafka partition the offset up to which nothing is pending, and none of the ranges that are `holding`."""
+        """Return per Kafka partition the offset before which no range is pending or one of those `holding` the frontier."""
         ends = {p: end for (of, p), end in self.log.base.ends.items() if of == generation} if self.log.base else {}
         stops: dict[int, int] = {}
         for offsets, state in self.states().items():
@@ -123,7 +123,7 @@ class Coverage:
         return {**ends, **stops}
 
     def ends(self) -> dict[Place, int]:
-        """Return where the links of each place end."""
+        """Return the offset at which the links of each place end."""
         ends = dict(self.log.base.ends) if self.log.base else {}
         for link in self.log.links:
             place = link.offsets.place
@@ -136,7 +136,7 @@ class Coverage:
         return own + sum(sums.weight for sums in self.log.summed.values())
 
     def last_landed(self) -> dict[Place, int]:
-        """Return when something of each place was last landed (ms since 1970)."""
+        """Return when a range of each place was last landed (ms since 1970)."""
         found = {place: sums.last_landed_ms for place, sums in self.log.summed.items()}
         for offsets, manifest in self.manifests.items():
             if self.is_landed(offsets):
@@ -144,7 +144,7 @@ class Coverage:
         return found
 
     def sums(self) -> dict[Place, Sums]:
-        """Return what the landed ranges of each place come to, over all history."""
+        """Return the sums of the landed ranges of each place, over all history."""
         found = defaultdict(Sums, self.log.summed)
         for offsets, manifest in self.manifests.items():
             if self.is_landed(offsets):
@@ -152,17 +152,17 @@ class Coverage:
         return dict(found)
 
     def waits(self) -> Histogram:
-        """Return how long the records waited that came with the landed ranges, those landed for the first time."""
+        """Return how long the records of landed ranges waited; ranges that were replaced do not count."""
         own = count_waits(waits_of(self.first_landed()))
         return own + self.log.base.waits if self.log.base else own
 
     def first_landed(self) -> Iterator[tuple[StagedFile | None, int]]:
-        """Yield the file of each range that stands as it was landed at first, and when that was (ms since 1970)."""
+        """Yield the file of each range that was never replaced, and when it was landed (ms since 1970)."""
         return ((each.file, each.provenance.landed_at_ms) for each in self.manifests.values() if not each.revision)
 
 
 def _with(sums: Sums, manifest: Manifest) -> Sums:
-    """Return what a range adds to sums."""
+    """Return the sums with a range added."""
     holes = dict(sums.holes)
     for hole in manifest.holes:
         holes[hole.cause.value] = holes.get(hole.cause.value, 0) + hole.end - hole.start
@@ -180,7 +180,7 @@ def _with(sums: Sums, manifest: Manifest) -> Sums:
 def check_planned(coverage: Coverage) -> None:
     """Raise `BrokenPlanLog` where the lake has something of a range that no step of the log plans.
 
-    Such a step is lost: planned from an older head, its offsets would get other boundaries, and rows be shown twice.
+    Its step is lost: planned again from an older head, the offsets would get other boundaries, and rows would be shown twice.
     """
     unplanned = _unplanned(coverage)
     if not unplanned:
@@ -196,13 +196,13 @@ def check_planned(coverage: Coverage) -> None:
 
 
 def _unplanned_violations(topic: str, unplanned: Mapping[str, set[OffsetRange]]) -> Iterator[str]:
-    """Yield one line per lost step, or kind of evidence that names no step: how many ranges it is of, and the first one."""
+    """Yield one line per lost step, or per kind of evidence that names no step, with the number of ranges and the first."""
     for what, ranges in sorted(unplanned.items()):
         yield f"{what} of {len(ranges)} ranges, the first of {min(ranges).text(topic)}"
 
 
 def _places(topic: str, unplanned: Mapping[str, set[OffsetRange]]) -> Iterator[str]:
-    """Yield where the files of ranges lie that no step plans: by folder, the first name, and how many ranges there are."""
+    """Yield where the files of unplanned ranges lie: per folder the number of ranges and the first name."""
     places: dict[str, set[OffsetRange]] = defaultdict(set)
     for offsets in {each for ranges in unplanned.values() for each in ranges}:
         places[offsets.folder].add(offsets)
@@ -211,7 +211,7 @@ def _places(topic: str, unplanned: Mapping[str, set[OffsetRange]]) -> Iterator[s
 
 
 def _unplanned(coverage: Coverage) -> Mapping[str, set[OffsetRange]]:
-    """Return the ranges that no step plans and the lake has something of, by what that is."""
+    """Return the ranges that no step plans and that the lake has something of, by kind of evidence."""
     log, found = coverage.log, dict[str, set[OffsetRange]]()
     for offsets in coverage.manifests.keys() - log.ranges.keys():
         seq = coverage.manifests[offsets].provenance.plan_seq
@@ -233,9 +233,8 @@ def _unplanned(coverage: Coverage) -> Mapping[str, set[OffsetRange]]:
 def tiling_violations(coverage: Coverage, *, is_newest_first: bool = False, held: Collection[OffsetRange] = ()) -> list[str]:
     """Name every gap and overlap over all history, with its offsets.
 
-    Where the newest ranges are landed first, that earlier ones wait is none, nor are ranges `held` by a run now. That links
-    tile is a law of the plan log itself; here stand the landed ranges against it. What a closed generation has not landed is
-    lost, which is not a gap.
+    These are no gaps: earlier ranges that wait where the newest are landed first, ranges `held` by a run, and what a closed
+    generation has not landed, which is lost. `PlanLog` ensures that links tile; this compares the landed ranges with them.
     """
     topic = coverage.log.topic
     planned = coverage.log.ranges
@@ -275,8 +274,8 @@ def tiling_violations(coverage: Coverage, *, is_newest_first: bool = False, held
 
 
 def how_to_restore(coverage: Coverage, offsets: OffsetRange) -> str:
-    """Return what to do about a range whose manifest is gone, and whose rows are there."""
-    is_read_again = coverage.states().get(offsets) is State.PENDING  # not what `at_most_once` has begun, or Kafka deleted
+    """Return what to do about a range whose rows are there and whose manifest is gone."""
+    is_read_again = coverage.states().get(offsets) is State.PENDING  # not claimed under `at_most_once`, and not lost
     return "restore that from a backup" + ("; while Kafka has its records, it is landed again" if is_read_again else "")
 
 
@@ -285,10 +284,10 @@ def _how_to_land(topic: str, offsets: OffsetRange) -> str:
 
 
 def _double_violations(coverage: Coverage) -> Iterator[str]:
-    """Yield each file with rows of a range that another file has, but for those that `at_least_once` allows a crash to leave.
+    """Yield each second file with rows of a range, but for those that a crash under `at_least_once` may leave.
 
-    It does not allow them once a replace, or a landing under another policy, has decided which rows there are. Only a
-    person's replace deletes them, and only such as have no row that the landed file has not: that takes reading them.
+    It may not once a replace, or a landing under another policy, has decided the rows. Only a person's replace deletes such a
+    file, and only where reading shows that the landed file has each of its rows.
     """
     topic = coverage.log.topic
     for path, offsets in coverage.doubles.items():
@@ -308,7 +307,7 @@ def _double_violations(coverage: Coverage) -> Iterator[str]:
 
 
 def completeness_violations(coverage: Coverage) -> list[str]:
-    """Name every landed range for which rows + holes + lost is not its number of offsets, and what it should be."""
+    """Name every landed range with holes that overlap, or with holes or rows outside it; `Manifest` checks their number."""
     violations = []
     for offsets, manifest in sorted(coverage.manifests.items()):
         where = offsets.text(coverage.log.topic)

@@ -1,6 +1,6 @@
-"""What a crash may do to the rows of a topic; and words that are said of one range: an attempt's claim, a person's acceptance.
+"""What a crash may do to the rows of a topic; and the claims of attempts and acceptances of people for single ranges.
 
-Invariant: a word never changes; the first one of a range stands.
+Invariant: neither ever changes; the first of a range counts.
 """
 
 from dataclasses import asdict, dataclass
@@ -21,7 +21,7 @@ class Delivery(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The word of the one attempt that may read a range under `at_most_once`."""
+    """The document that names the one attempt which may read a range under `at_most_once`."""
 
     topic: str
     offsets: OffsetRange
@@ -42,9 +42,9 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Acceptance:
-    """A person's word that what is lost of a range or link is lost.
+    """A person's record that the loss in a range or lost link is final.
 
-    `lost` is what was gone of it then, half-open; by the time the rest is landed more may be.
+    `lost` are the half-open offsets that were gone then; by the time the rest is landed more may be.
     """
 
     topic: str

@@ -1,4 +1,4 @@
-"""The documents of a lake's ranges as JSON: how one is written, and what is said of one that cannot be read.
+"""The documents of a lake's ranges as JSON: how they are written and read, and the error of an unreadable one.
 
 Invariant: the same document gives the same bytes.
 """
@@ -15,12 +15,12 @@ T = TypeVar("T")
 
 
 def encode(document: Mapping[str, object]) -> bytes:
-    """Return a document as the lake has it, with its format."""
+    """Encode a document as the lake stores it, with its format number."""
     return (json.dumps({"format": FORMAT, **document}, indent=1, sort_keys=True) + "\n").encode()
 
 
 def decode(data: bytes, what: str, instead: str, read: Callable[[dict[str, Any]], T]) -> T:
-    """Return what `read` makes of a document; raise `BrokenManifest` where that is none: else do `instead` of restoring it."""
+    """Return what `read` makes of a document, else raise `BrokenManifest`; `instead` is what to do where no backup has it."""
     try:
         return read(json.loads(data))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, BrokenManifest) as error:
@@ -30,13 +30,13 @@ def decode(data: bytes, what: str, instead: str, read: Callable[[dict[str, Any]]
 
 
 def check_format(document: dict[str, Any]) -> None:
-    """Take the format out of a document; raise `ValueError` for another one."""
+    """Remove the format number from a document; raise `ValueError` for a format other than ours."""
     if (found := document.pop("format")) != FORMAT:
         raise ValueError(f"format {found}, expected format {FORMAT}")
 
 
 def take_offsets(document: dict[str, Any]) -> OffsetRange:
-    """Take format, key and offsets out of the document of a range; raise `ValueError`, `KeyError` or `TypeError`."""
+    """Remove format, key and offsets from the document of a range; raise `ValueError`, `KeyError` or `TypeError`."""
     check_format(document)
     key, offsets = document.pop("key"), OffsetRange(**document.pop("offsets"))
     if offsets.key != key:

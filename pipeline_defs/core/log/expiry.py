@@ -1,6 +1,6 @@
-"""What becomes of records on the broker: how long until it may delete those that are not landed, what its own loss takes.
+"""How records may go on the broker: when it may delete those that are not landed, and what the loss of a broker takes.
 
-Time to loss is from what retention promises and from how the log was seen to move; durability from a topic's settings, without
+Time to loss follows from retention and from how the log was seen to move; durability from a topic's settings, without
 judgement: one replica may be right. Invariants: an estimate is the soonest of all that may delete a record, and a topic that
 deletes nothing has none; each risk names the setting, its value and the consequence.
 """
@@ -18,7 +18,7 @@ RATE_WINDOW_MS = 3_600_000
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """What a topic keeps: for so long (ms), so many bytes per Kafka partition; none where there is no such bound."""
+    """A topic's retention: in ms, and in bytes per Kafka partition; none where there is no such bound."""
 
     ms: int | None = None
     bytes: int | None = None
@@ -28,7 +28,7 @@ class Retention:
 class Rates:
     """How fast a Kafka partition's log was seen to move, in offsets per second at its start and at its end.
 
-    `is_steady` says whether its start is known to go on so; else it has moved once.
+    `is_steady` says whether its start is expected to go on moving; else it was seen to move only once.
     """
 
     start: float = 0.0
@@ -38,7 +38,7 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class Exposure:
-    """The oldest record of a Kafka partition that is not landed: where it is, and its timestamp, none where unknown."""
+    """The oldest record of a Kafka partition that is not landed: its offset, and its timestamp, none where unknown."""
 
     offset: int
     timestamp_ms: int | None
@@ -47,7 +47,7 @@ class Exposure:
 
 
 def read_retention(config: Mapping[str, str]) -> Retention:
-    """Read retention from a topic's configuration, in Kafka's own names; -1 and a topic that is compacted only: none."""
+    """Read retention from a topic's configuration; -1 is no bound, and a topic that is only compacted has none."""
     if "delete" not in config.get("cleanup.policy", "delete"):
         return Retention()
     found = [int(config.get(name, "-1")) for name in ("retention.ms", "retention.bytes")]
@@ -55,14 +55,14 @@ def read_retention(config: Mapping[str, str]) -> Retention:
 
 
 def seconds_to_loss(retention: Retention, rates: Rates, exposed: Exposure, now_ms: int) -> float | None:
-    """Return the soonest of these, never below 0; none where nothing deletes.
+    """Return the seconds until the soonest of these, never below 0; none where nothing deletes.
 
     | what deletes | when |
     |---|---|
     | retention.ms | the record's age reaches it |
-    | retention.bytes | as many bytes stand behind the record, at the rate at which the log was seen to grow |
+    | retention.bytes | that many bytes follow the record, at the rate at which the log was seen to grow |
     | anything, an operator too | the log's start reaches the record, at the rate at which it was seen to move: steadily, or |
-    | | once where nothing is known of retention |
+    | | only once where nothing is known of retention |
     """
     if exposed.offset < exposed.watermarks.earliest:
         return 0.0
@@ -79,10 +79,10 @@ def seconds_to_loss(retention: Retention, rates: Rates, exposed: Exposure, now_m
 
 
 def read_rates(looks: Sequence[Look], partition: int, marks: Watermarks, landed: int, now_ms: int) -> Rates:
-    """Return how far the log has moved since the oldest look of this generation that lies within the last hour.
+    """Return how fast the log has moved since the oldest look of this generation within the last hour.
 
-    Its start is steady where it has moved before and after the middle of that time, or beyond `landed`, where the first record
-    is that is not landed. A log that was emptied once, of what is landed, is not expected to go on so.
+    Its start is steady where it has moved both before and after the middle of that time, or beyond `landed`, the offset of the
+    first record that is not landed. A log that was emptied once, of landed records, is not expected to go on so.
     """
     seen = [
         look
@@ -101,7 +101,7 @@ def read_rates(looks: Sequence[Look], partition: int, marks: Watermarks, landed:
 
 
 def kept_seconds(retention: Retention, rates: Rates, bytes_per_offset: float) -> float | None:
-    """Return for how long a record that is produced now is kept, none where nothing bounds it: what alarms are a share of."""
+    """Return how long a record produced now is kept, none where nothing bounds it: alarms fire at a share of this."""
     kept = [] if retention.ms is None else [retention.ms / 1000]
     if retention.bytes is not None and bytes_per_offset > 0 and rates.end > 0:
         kept.append(retention.bytes / bytes_per_offset / rates.end)
@@ -141,7 +141,7 @@ class Durability:
 
     @property
     def promise(self) -> str:
-        """What holds where there is no risk."""
+        """The guarantee that holds where there is no risk."""
         return (
             f"{self.replicas} replicas, min.insync.replicas {self.min_insync_replicas}: what acks=all acknowledged survives "
             f"the loss of {self.min_insync_replicas - 1} of them"

@@ -1,8 +1,8 @@
-"""The frontier document: what the steps of a plan log before one come to, so that who opens a topic reads only what is newer.
+"""The frontier document: sums of all plan steps before a given one, so that opening a topic reads only newer steps.
 
-A range that may yet change, or has to be named, is kept, with its step: it is read like those that come after, and summed up
-in no document. Invariant: a document may be missing, old or deleted at any time, and nothing is ever decided by it alone; what
-it is not true of any more it is not used for.
+A range that may yet change, or has to be named, is kept with its step: it is read like newer ones and is in no sum.
+Invariant: a document may be missing, old or deleted at any time, and decides nothing by itself; where it is no longer true it
+is not used.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """What the landed ranges of one Kafka partition come to: how many there are, their rows, bytes, holes by cause in offsets.
+    """Sums of the landed ranges of one Kafka partition: their number, rows, bytes, and holes by cause in offsets.
 
     `contents` is the sum of `content_of` over those with rows, `weight` of revision + 1; `last_landed_ms` is when the last one
     was landed (ms since 1970).
@@ -36,23 +36,23 @@ class Sums:
     holes: Mapping[str, int] = field(default_factory=dict)
 
 
-CONTENTS = 2**64  # what sums of contents are taken modulo
+CONTENTS = 2**64  # modulus of sums of contents
 
 
 def content_of(offsets: OffsetRange, digest: str) -> int:
-    """Return a number of a range and the sha256 of its file: two sets of ranges whose sums are the same are the same."""
+    """Return a number for a range and the sha256 of its file: sets of ranges with equal sums are taken to be equal."""
     return (crc32(offsets.key.encode()) << 32) ^ int(digest[:16], 16)
 
 
 @dataclass(frozen=True, slots=True)
 class Frontier:
-    """What all steps before step `seq` come to, but for what of them is kept.
+    """Sums of all steps before step `seq`, except for the steps and ranges that are kept.
 
-    `kept` gives by step how many ranges the log has before it, and `open` by step which of its ranges are kept (counted from
-    0), where those are not all; `ranges` is how many there are before `seq`. `ends` says where the links of each place end,
-    `growths` are those of each generation, `opened` is when it was opened (ms since 1970). `looks` are at the broker, oldest
-    first, within the last hour before the document was made. `steps_sha256` is of the steps that are kept, of which the last
-    one before `seq` always is one.
+    `kept` maps each kept step to the number of ranges before it, and `open` those of which only some ranges are kept to their
+    numbers, counted from 0; `ranges` is the number of ranges before `seq`. `ends` are the offsets at which the links of each
+    place end, `growths` those of each generation, `opened` when each was opened (ms since 1970). `looks` at the broker are of
+    the hour before the document was made, oldest first. `steps_sha256` is of the kept steps; the last one before `seq` is
+    always kept.
     """
 
     topic: str
@@ -71,11 +71,11 @@ class Frontier:
     open: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
 
     def sums_up(self, seq: int) -> bool:
-        """Return whether a step is one of which the document has sums alone."""
+        """Return whether the document has only sums of a step."""
         return seq < self.seq and seq not in self.kept
 
     def sums_up_any_of(self, seq: int) -> bool:
-        """Return whether a step is one of which ranges are summed up."""
+        """Return whether the document sums up any range of a step."""
         return self.sums_up(seq) or seq in self.open
 
     def kept_ranges(self, step: PlanStep) -> tuple[OffsetRange, ...]:
@@ -117,7 +117,7 @@ class Frontier:
 
     @classmethod
     def from_json(cls, data: bytes) -> Self | None:
-        """Decode a document; none where it cannot be read: nobody needs it."""
+        """Decode a document; return none where it cannot be read, since everything works without it."""
         try:
             document = json.loads(data)
             if document.pop("sha256") != _digest(document) or document["format"] != FORMAT:
@@ -150,7 +150,7 @@ class Frontier:
 
 
 def digest_of(steps: Iterable[PlanStep]) -> str:
-    """Return the digest of the documents of steps, in hex; the same steps give the same one."""
+    """Return the digest of the documents of steps, in hex; the same steps give the same digest."""
     digest = hashlib.sha256()
     for step in steps:
         digest.update(step.to_json())
@@ -161,12 +161,12 @@ _NUMBERS = ("ranges", "contents", "weight", "rows", "bytes", "last_landed_ms")
 
 
 def _digest(document: Mapping[str, Any]) -> str:
-    """Return the digest of a document without the field that has it."""
+    """Return the digest of a document that does not have its own digest yet."""
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
 
 def place_text(place: Place) -> str:
-    """Return a place as documents have it."""
+    """Return a place as documents write it, e.g. `g0/p3`."""
     return f"g{place[0]}/p{place[1]}"
 
 

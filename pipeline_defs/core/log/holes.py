@@ -1,7 +1,6 @@
-"""Holes: offsets inside a range that hold no record, each explained by what the log itself shows.
+"""Holes: offsets inside a range that hold no record, each explained by what Kafka's log shows.
 
-Invariant: an offset without a row is explained by exactly one cause, or it is reported as unexplained; it is
-never assumed away.
+Invariant: an offset without a row has exactly one cause, or is reported as unexplained; it is never assumed away.
 """
 
 from bisect import bisect_right
@@ -14,7 +13,7 @@ from ..offsets import OffsetRange, Stretches, merge_intervals, subtract_interval
 
 
 class Cause(StrEnum):
-    """Why an offset holds no row."""
+    """Why an offset has no row."""
 
     TRANSACTION_MARKER = "transaction_marker"
     ABORTED = "aborted_transaction"
@@ -46,9 +45,9 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class BatchSpan:
-    """One record batch as the log holds it now: offsets `[start, end)`, of which compaction may have left few.
+    """One record batch as Kafka's log has it now: offsets `[start, end)`, of which compaction may have left few.
 
-    `records` is how many records its header counts, `offsets` which ones they are, where that was looked at.
+    `records` is the number of records in its header, `offsets` their offsets, where these were read.
     """
 
     start: int
@@ -59,7 +58,7 @@ class BatchSpan:
 
 
 class Rows:
-    """Offsets of a range that have rows; says what a record batch's header must count for none of its records to be missing."""
+    """Offsets of a range that have rows, to compare with the record batches of Kafka's log."""
 
     def __init__(self, offsets: OffsetRange, stretches: Stretches) -> None:
         self._offsets = offsets
@@ -81,30 +80,30 @@ class Rows:
         return self._before[at - 1] + min(offset, end) - start
 
     def are_all_of(self, span: BatchSpan) -> bool:
-        """Return whether the rows are as many as the records of a batch; one that the range cuts only its offsets can tell."""
+        """Return whether a batch has as many rows as records; false for one that the range cuts: only its offsets can tell."""
         is_whole = self._offsets.start <= span.start and span.end <= self._offsets.end
         return is_whole and self.count(span.start, span.end) == span.records
 
     def missing_of(self, span: BatchSpan) -> list[tuple[int, int]]:
-        """Return where records that the log has are no rows; where only their number is known, wherever they may be."""
+        """Return the offsets of records that have no row; where only their number is known, all offsets that may be theirs."""
         start, end = max(span.start, self._offsets.start), min(span.end, self._offsets.end)
         if start >= end or self.are_all_of(span):
             return []
         if span.offsets is not None:
             there = merge_intervals((offset, offset + 1) for offset in span.offsets if start <= offset < end)
             return subtract_intervals(there, self._stretches)
-        elsewhere = (span.end - span.start) - (end - start)  # as many of its records may lie outside of the range
+        elsewhere = (span.end - span.start) - (end - start)  # at most so many of its records lie outside the range
         is_short = self.count(start, end) + elsewhere < span.records
         return subtract_intervals([(start, end)], self._stretches) if is_short else []
 
 
 def missing_offsets(offsets: OffsetRange, stretches: Stretches) -> list[tuple[int, int]]:
-    """Return the half-open intervals of the range that the rows leave out; `stretches` are the offsets that have rows."""
+    """Return the half-open intervals of the range without rows; `stretches` are the offsets that have rows."""
     return subtract_intervals([(offsets.start, offsets.end)], stretches)
 
 
 class Missing(NamedTuple):
-    """Offsets without rows: the holes that have a cause, and those that nothing explains; of `unread` the log has records."""
+    """Offsets without rows: holes with a cause, `unexplained` ones, and those of them that Kafka has records for, `unread`."""
 
     holes: tuple[Interval, ...]
     unexplained: Sequence[tuple[int, int]] = ()
@@ -119,8 +118,8 @@ def explain_holes(
     Compaction only ever removes: a record that the log has now was there when the range was read, so it must be a row,
     however much is compacted in the meantime.
 
-    `compacted_from` is where the log of a compacted topic began when it was asked, none for other topics. Before it
-    nobody can say whether compaction or retention took a record.
+    `compacted_from` is the first offset of the log of a compacted topic, none for other topics. Of records before it nobody
+    can say whether compaction or retention deleted them.
 
     | the log shows | cause |
     |---|---|

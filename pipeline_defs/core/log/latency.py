@@ -1,7 +1,7 @@
 """Latency: how long records waited, from their timestamp until they could be read.
 
-A file says the timestamps of its oldest and newest record, and when it became visible; the others count as spread
-evenly between.
+Of a file the timestamps of its oldest and newest record are known, and when it became visible; its records count as spread
+evenly between the two.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from typing import Any
 from .manifest import StagedFile
 from .plan_step import whole
 
-WINDOW_MS = 3_600_000  # of the quantiles
+WINDOW_MS = 3_600_000  # over which quantiles are taken
 BOUNDS_SECONDS = (1.0, 2.5, 5.0, 10.0, 15.0, 30.0, 60.0, 75.0, 90.0, 120.0, 300.0, 900.0, 3600.0, 21_600.0, 86_400.0, inf)
 """Upper bounds of the histogram's buckets."""
-PACKED = 64  # waits that one version of a table tells
+PACKED = 64  # waits that one version of a table stores, about
 PRECISION_SECONDS = 0.0005
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """How long so many records waited: the newest of them the least, the oldest the most."""
+    """How long the records of a file waited: the newest the least, the oldest the most."""
 
     rows: int
     least_seconds: float
     most_seconds: float
 
     def rows_within(self, seconds: float) -> float:
-        """Return how many of the records waited no longer than that."""
+        """Return how many of the records waited at most so long."""
         if seconds >= self.most_seconds:
             return self.rows
         if seconds < self.least_seconds:
@@ -42,7 +42,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """Records by how long they waited: `counts` are of those up to each of `BOUNDS_SECONDS`; `seconds` is the sum."""
+    """Records by how long they waited: `counts` are cumulative, up to each of `BOUNDS_SECONDS`; `seconds` is the sum."""
 
     counts: Sequence[int]
     seconds: float
@@ -67,7 +67,7 @@ class Histogram:
 
 
 def wait_of(file: StagedFile | None, visible_ms: int) -> Wait | None:
-    """Return how long the records of a file had waited when it became visible; none without records, or without times."""
+    """Return how long a file's records had waited when it became visible; none without records or timestamps."""
     if file is None or not file.rows or file.min_timestamp_ms is None or file.max_timestamp_ms is None:
         return None
     if file.min_timestamp_ms < 0:  # Kafka's -1 is none
@@ -77,25 +77,25 @@ def wait_of(file: StagedFile | None, visible_ms: int) -> Wait | None:
 
 
 def waits_of(files: Iterable[tuple[StagedFile | None, int]], since_ms: float = -inf) -> list[Wait]:
-    """Return the waits of files, each with the time at which it became visible, of those that did since then."""
+    """Return the waits of the files that became visible after `since_ms`; each file comes with that time."""
     found = (wait_of(file, visible_ms) for file, visible_ms in files if visible_ms > since_ms)
     return [wait for wait in found if wait is not None]
 
 
 def latency_facts(waits: Sequence[Wait]) -> dict[str, float | None]:
-    """Return within how many seconds half of the records, and 95 of 100, could be read, by the names that people see."""
+    """Return the seconds within which 50 % and 95 % of the records could be read, by the names that people see."""
     found = {f"latency_p{share}_seconds": find_quantile(waits, share / 100) for share in (50, 95)}
     return {name: None if seconds is None else round(seconds, 3) for name, seconds in found.items()}
 
 
 def file_facts(file: StagedFile | None, visible_ms: int) -> dict[str, float]:
-    """Return the same of one file, nothing where nobody knows."""
+    """Return the latency facts of one file; empty where they are not known."""
     facts = latency_facts(waits_of([(file, visible_ms)]))
     return {name: value for name, value in facts.items() if value is not None}
 
 
 def find_quantile(waits: Sequence[Wait], share: float) -> float | None:
-    """Return the seconds within which so great a share of the records could be read; none without records."""
+    """Return the seconds within which this share of the records could be read; none without records."""
     wanted = share * sum(wait.rows for wait in waits)
     if not wanted:
         return None
@@ -117,7 +117,7 @@ def count_waits(waits: Iterable[Wait]) -> Histogram:
         seconds += wait.rows * (wait.least_seconds + wait.most_seconds) / 2
         before = 0
         for at in range(bisect_left(bounds, wait.least_seconds), len(bounds)):
-            within = round(wait.rows_within(bounds[at]))  # of each by itself: a sum of parts is that of all
+            within = round(wait.rows_within(bounds[at]))  # rounded per wait, so that sums of parts equal the sum of all
             rows[at] += within - before
             before = within
             if within == wait.rows:
@@ -126,7 +126,7 @@ def count_waits(waits: Iterable[Wait]) -> Histogram:
 
 
 def pack(waits: Iterable[Wait]) -> list[list[float]]:
-    """Return waits as plain numbers, those that are alike as one where they are many."""
+    """Return waits as plain numbers; where there are many, similar ones are merged."""
     ordered = sorted(waits, key=lambda wait: wait.most_seconds)
     size = max(1, -(-len(ordered) // PACKED))
     groups = (ordered[at : at + size] for at in range(0, len(ordered), size))

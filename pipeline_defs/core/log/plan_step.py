@@ -10,11 +10,11 @@ from ..errors import BrokenPlanLog, cause_of
 from ..offsets import OffsetRange
 from .document import check_format, encode
 
-ALL_HEADS_EVERY = 32  # steps: at most so many are read to find the head that an old step left
+ALL_HEADS_EVERY = 32  # steps: to find the heads after an old step, at most so many are read
 
 
 class LinkKind(StrEnum):
-    """What a link does with its offsets."""
+    """What becomes of a link's offsets."""
 
     RANGE = "range"  # to be landed
     LOST = "lost"  # deleted by the broker before they were planned, or before they were landed
@@ -23,7 +23,7 @@ class LinkKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One stretch of offsets that a step adds: a range, or one that is lost or left out."""
+    """One stretch of offsets that a step adds: a range, or a lost or skipped stretch."""
 
     kind: LinkKind
     offsets: OffsetRange
@@ -36,7 +36,7 @@ class Link:
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> Self:
-        """Return the link of plain values; raise `ValueError`, `KeyError` or `TypeError` where they are none."""
+        """Return the link that plain values say; raise `ValueError`, `KeyError` or `TypeError` where they say none."""
         numbers = (whole(document[name]) for name in ("generation", "partition", "start", "end"))
         cause = document.get("cause", "")
         if not isinstance(cause, str):
@@ -58,7 +58,7 @@ class Watermarks:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A look at the broker: when it was (ms since 1970), in which generation, and the watermarks by Kafka partition."""
+    """A look at the broker: its time (ms since 1970), the generation, and the watermarks by Kafka partition."""
 
     at_ms: int
     generation: int
@@ -67,9 +67,9 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """Place where planning of one Kafka partition goes on: the next offset, and when it was last moved (ms since 1970).
+    """The next offset to plan of a Kafka partition, and when it was last moved (ms since 1970).
 
-    `leader_epoch` is that of the leader whose answer moved it, none where the broker told none.
+    `leader_epoch` is that of the leader whose answer moved it, none where the broker gave none.
     """
 
     offset: int
@@ -83,30 +83,30 @@ class Head:
 
 
 def are_two(one: str | None, other: str | None) -> bool:
-    """Return whether two ids are known and not the same; brokers too old to give one say nothing."""
+    """Return whether two ids are both known and differ; old brokers give none."""
     return None not in (one, other) and one != other
 
 
 class TopicIds(NamedTuple):
-    """What brokers say who a topic is: its id and its cluster's; none where they are too old to say, or do not know it."""
+    """The identity of a topic: its id and its cluster's; none where brokers are too old to give it, or do not know it."""
 
     topic_id: str | None
     cluster_id: str | None
 
     def is_another(self, other: Self) -> bool:
-        """Return whether the other one is another topic, or another cluster's."""
+        """Return whether these and the other ids are surely of two topics, or of two clusters."""
         return are_two(self.topic_id, other.topic_id) or are_two(self.cluster_id, other.cluster_id)
 
 
 Growth = Mapping[int, int]
-"""Where each Kafka partition ended, its high watermark, when partitions were found to have been added."""
+"""The high watermark of each Kafka partition at the moment when added partitions were noticed."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogState:
     """All that planning must know of the plan log: the next sequence number, the open generation, its heads and growths.
 
-    `former_ids` are those of earlier generations, oldest first. A broker that answers with one of its own cluster is behind.
+    `former_ids` are those of earlier generations, oldest first: a broker of the same cluster that answers with one lags.
     """
 
     seq: int = 0
@@ -119,11 +119,11 @@ class LogState:
 
     @property
     def ids(self) -> TopicIds:
-        """Which topic the open generation is of."""
+        """Identity of the topic of the open generation."""
         return TopicIds(self.topic_id, self.cluster_id)
 
     def moved_by(self, generation: int, heads: Mapping[int, Head]) -> dict[int, Head]:
-        """Return the heads that the next step carries: those that it moves; all in each 32nd and in a generation's first."""
+        """Return the heads that the next step carries: those that it moves; in each 32nd and a generation's first, all."""
         is_whole = self.seq % ALL_HEADS_EVERY == 0 or generation != self.generation
         return {p: head for p, head in heads.items() if is_whole or self.heads.get(p) != head}
 
@@ -132,9 +132,9 @@ class LogState:
 class PlanStep:
     """One object of the plan log: the links it adds, what they were planned from, the heads that it moves.
 
-    `growths` are those of its generation so far, oldest first. `skips` are links over ranges that this step, or one before,
-    plans: what of them is not landed is left out on purpose, and may be landed all the same. `reopened` are the numbers of
-    steps whose landed ranges somebody is about to read again: what was known of them may change.
+    `growths` are those of its generation so far, oldest first. `skips` are links over ranges that this step or an earlier one
+    plans: those that are not landed are left out on purpose, and can still be landed. `reopened` are the numbers of steps
+    whose landed ranges are about to be read again, so that their manifests may change.
     """
 
     seq: int
@@ -155,12 +155,12 @@ class PlanStep:
 
     @property
     def ids(self) -> TopicIds:
-        """Which topic its generation is of."""
+        """Identity of the topic of its generation."""
         return TopicIds(self.topic_id, self.cluster_id)
 
     @property
     def look(self) -> Look:
-        """What this step was planned from."""
+        """The look at the broker that this step was planned from."""
         return Look(self.planned_at_ms, self.generation, self.watermarks)
 
     @property
@@ -169,7 +169,7 @@ class PlanStep:
         return tuple(link.offsets for link in self.links if link.kind is LinkKind.RANGE)
 
     def after(self, log_state: LogState) -> LogState:
-        """Return the state of a log that was in `log_state`, and goes on with this step."""
+        """Return the state of a log after this step, given its state before."""
         heads = {**log_state.heads, **self.heads} if self.generation == log_state.generation else self.heads
         return LogState(self.seq + 1, self.generation, self.topic_id, heads, self.former_ids, self.growths, self.cluster_id)
 
@@ -225,7 +225,7 @@ class PlanStep:
 
 
 def ids_from(found: Iterable[Any]) -> tuple[TopicIds, ...]:
-    """Return the ids that a document has; raise `ValueError` or `TypeError` where they are none."""
+    """Return the topic ids of a document; raise `ValueError` or `TypeError` for anything else."""
     return tuple(TopicIds(text_or_none(topic_id), text_or_none(cluster_id)) for topic_id, cluster_id in found)
 
 
@@ -236,14 +236,14 @@ def _links(found: object) -> tuple[Link, ...]:
 
 
 def whole(value: object) -> int:
-    """Return a whole number that a document has; raise `ValueError` for anything else."""
+    """Return a value of a document that is a whole number from 0; raise `ValueError` for anything else."""
     if type(value) is not int or value < 0:
         raise ValueError(f"expected a whole number, found {value!r}")
     return value
 
 
 def text_or_none(value: object) -> str | None:
-    """Return a text that a document has, or none; raise `TypeError` for anything else."""
+    """Return a value of a document that is a text or none; raise `TypeError` for anything else."""
     if not isinstance(value, str | None):
         raise TypeError(f"expected a text, found {value!r}")
     return value

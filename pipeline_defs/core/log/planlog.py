@@ -1,7 +1,7 @@
-"""The plan log: the append-only sequence that fixes every boundary, and the laws that it keeps.
+"""The plan log: the append-only sequence of steps that fixes every boundary, and its laws.
 
 Invariant: for each (generation, Kafka partition) the links, in log order, tile. A step that would break this
-cannot be built into a `PlanLog`. Its state, the heads after the last step above all, is enough to plan.
+cannot be built into a `PlanLog`. Its state, above all the heads after the last step, is enough to plan from.
 """
 
 from bisect import bisect_left
@@ -19,8 +19,8 @@ from .plan_step import ALL_HEADS_EVERY, Growth, Link, LinkKind, LogState, Look, 
 class PlanLog:
     """A plan log, checked: building one from steps that do not tile is refused.
 
-    With a `base` it has only the steps that this keeps and those from `base.seq` on, and of the former the ranges that this
-    keeps: all others were landed.
+    With a `base` it has only the steps that the base keeps, with the ranges that it keeps, and those from `base.seq` on: all
+    other ranges were landed.
 
     | law | refused as |
     |---|---|
@@ -28,10 +28,10 @@ class PlanLog:
     | links of a (generation, partition) tile in log order | gap or overlap, with the offsets |
     | a partition begins where the log found it, later ones at 0, | gap, with the offsets |
     | those of a truncated log at its first offset | |
-    | the heads a step carries are where its links end, none is left out that it moves, | wrong or missing head |
-    | nor any in each 32nd step and in a generation's first | |
+    | a step's heads are where its links end; it has those that it moves, and all | wrong or missing head |
+    | in each 32nd step and in a generation's first | |
     | a step's links are of its generation, which grows by one | wrong generation |
-    | a step carries the topic ids of all earlier generations, and has none of them | forgotten or former topic id |
+    | a step carries the topic ids of all earlier generations, and its own is none of them | forgotten or former topic id |
     | a step carries its generation's growths, one more where it takes in new partitions | wrong growths |
     | no range goes beyond where a partition's log ended at a growth | range over a growth |
     | a skip is of whole ranges of its generation that tile | skip of no ranges |
@@ -40,12 +40,12 @@ class PlanLog:
     topic: str
     steps: tuple[PlanStep, ...] = ()
     base: Frontier | None = None
-    # what planning goes on from
+    # what planning continues from
     state: LogState = field(init=False, repr=False, compare=False)
     # all links in log order, and all planned ranges in log order, each with the step that planned it
     links: tuple[Link, ...] = field(init=False, repr=False, compare=False)
     ranges: Mapping[OffsetRange, PlanStep] = field(init=False, repr=False, compare=False)
-    # the ranges that a skip is over, each with the first one
+    # the skipped ranges, each with the first link that skips it
     skipped: Mapping[OffsetRange, Link] = field(init=False, repr=False, compare=False)
     # by generation: its growths, and when its first step was planned (ms since 1970)
     growths: Mapping[int, tuple[Growth, ...]] = field(init=False, repr=False, compare=False)
@@ -73,11 +73,11 @@ class PlanLog:
         object.__setattr__(self, "skipped", skipped)
 
     def ranges_of(self, step: PlanStep) -> tuple[OffsetRange, ...]:
-        """Return those of a step's ranges that are in the log."""
+        """Return the ranges of a step that this log has."""
         return step.ranges if self.base is None else self.base.kept_ranges(step)
 
     def links_of(self, step: PlanStep) -> Iterable[Link]:
-        """Return those of a step's links that are in the log."""
+        """Return the links of a step that this log has."""
         if self.base is None or step.seq not in self.base.open:
             return step.links
         kept = {*self.ranges_of(step)}
@@ -91,22 +91,22 @@ class PlanLog:
 
     @property
     def summed(self) -> Mapping[Place, Sums]:
-        """What the base sums up by place: nothing where there is none."""
+        """The base's sums by place; empty where there is none."""
         return {} if self.base is None else self.base.sums
 
     @property
     def looks(self) -> tuple[Look, ...]:
-        """What was seen of the broker, oldest first: as far back as an hour, or where the log begins."""
+        """The looks at the broker, oldest first: at least those of the last hour before the base."""
         return (*(self.base.looks if self.base else ()), *(step.look for step in self.newer))
 
     def has(self, step: PlanStep) -> bool:
-        """Return whether a step is in the log, or of a number that the base sums up."""
+        """Return whether the log has a step, or its base sums up a step of that number."""
         if self.base is not None and self.base.sums_up(step.seq):
             return True
         return step == next((each for each in reversed(self.steps) if each.seq <= step.seq), None)
 
     def count_before(self) -> dict[int, int]:
-        """Return by step how many ranges the log has before it, and by the number of the next step how many it has."""
+        """Return the number of ranges before each step, and, under the next step's number, of all ranges."""
         found, count = dict(self.base.kept) if self.base else {}, self.base.ranges if self.base else 0
         for step in self.newer:
             found[step.seq] = count
@@ -114,9 +114,9 @@ class PlanLog:
         return found | {self.state.seq: count}
 
     def epoch_of(self, offsets: OffsetRange) -> int:
-        """Return how many times partitions had been added before a range: all of its records are of that epoch.
+        """Return the number of growths before a range: all of its records are of that growth epoch.
 
-        A growth that does not name its Kafka partition came before that did.
+        A growth that does not name the range's Kafka partition came before that partition was added.
         """
         growths = self.growths.get(offsets.generation, ())
         return sum(growth.get(offsets.partition, 0) <= offsets.start for growth in growths)
@@ -128,7 +128,7 @@ class PlanLog:
 
 
 def _step_violations(topic: str, steps: Iterable[PlanStep], base: Frontier | None) -> Iterator[str]:
-    """Name every place where a sequence of steps, which goes on from a base, breaks a law of the log, with the offsets."""
+    """Name every violation of the laws by steps that continue from a base, with the offsets."""
     log_state = LogState() if base is None else base.state
     # where the links of a (generation, Kafka partition) end so far
     at: dict[Place, int] = {(log_state.generation, p): head.offset for p, head in log_state.heads.items()}
@@ -149,7 +149,7 @@ def _step_violations(topic: str, steps: Iterable[PlanStep], base: Frontier | Non
 
 
 def _find_skipped(topic: str, steps: Sequence[PlanStep]) -> tuple[dict[OffsetRange, Link], list[str]]:
-    """Find the ranges that skips are over, each with the first one, and name skips that are not over whole ranges."""
+    """Find the skipped ranges, each with its first skip, and name skips that do not cover whole ranges."""
     skipped: dict[OffsetRange, Link] = {}
     broken: list[str] = []
     last = max((step.seq for step in steps if step.skips), default=-1)
@@ -191,7 +191,7 @@ def _sequence_violations(topic: str, before: LogState, step: PlanStep) -> Iterat
 
 
 def _link_violations(topic: str, step: PlanStep, at: dict[Place, int]) -> Iterator[str]:
-    """Name the links that do not begin where the last one ended; move `at` over them."""
+    """Name the links that do not begin where the previous one ended; move `at` to their ends."""
     for link in step.links:
         offsets = link.offsets
         expected = at.get(offsets.place, offsets.start)
@@ -205,7 +205,7 @@ def _link_violations(topic: str, step: PlanStep, at: dict[Place, int]) -> Iterat
 
 
 def _head_violations(topic: str, before: LogState, step: PlanStep, at: Mapping[Place, int]) -> Iterator[str]:
-    """Name the heads that are not where the links end, or are not there: planning would begin there again."""
+    """Name the heads that are missing or not where the links end: planning would continue from a wrong offset."""
     known = before.heads if before.generation == step.generation else {}
     expected = {link.offsets.partition for link in step.links} | (step.watermarks.keys() - known.keys())
     if step.seq % ALL_HEADS_EVERY == 0:
@@ -219,7 +219,7 @@ def _head_violations(topic: str, before: LogState, step: PlanStep, at: Mapping[P
 
 
 def _growth_violations(topic: str, before: LogState, step: PlanStep, after: LogState) -> Iterator[str]:
-    """Name growths that are forgotten, made up or not whole, and ranges whose records would be of two epochs."""
+    """Name growths that are missing, invented or incomplete, and ranges whose records would be of two epochs."""
     is_same = before.seq > 0 and before.generation == step.generation
     known = before.growths if is_same else ()
     has_grown = is_same and len(after.heads) > len(before.heads)

@@ -1,6 +1,6 @@
-"""Settling: which ranges of a plan log nothing changes any more, and the frontier document that sums them up.
+"""Settling: which ranges of a plan log cannot change any more, and the frontier document that sums them up.
 
-Invariant: what a range may yet come to be asked for, by a tick, a run or the ledger, keeps it out of every document.
+Invariant: a range that a tick, a run or the ledger may yet ask for is in no document.
 """
 
 from collections.abc import Collection, Container, Sequence
@@ -15,15 +15,15 @@ from .holes import Cause
 from .plan_step import Look, PlanStep
 
 LONGEST_RUN_SECONDS = 3 * 3600.0  # more than dagster.yaml allows (max_runtime_seconds)
-FRONTIER_EVERY = 200  # ranges that no document sums up yet, before the next one does
-LOOKS = 12  # at the broker, that a document has of the last hour
+FRONTIER_EVERY = 200  # settled ranges that are in no document yet, before the next one is made
+LOOKS = 12  # at the broker in the last hour that a document keeps
 
 
 def sum_up(coverage: Coverage, now_ms: int, longest_ms: int, waiting: Collection[OffsetRange] = ()) -> Frontier | None:
-    """Return the document of all that is settled of a log; none while that are few ranges that no document sums up yet.
+    """Return the document of all settled ranges of a log; none while only few of them are in no document yet.
 
-    What was reopened less than `longest_ms` ago stays open: whoever reads it again may
-    be at it for so long. Nor are ranges summed up that are `waiting`, to be decoded say.
+    Ranges reopened less than `longest_ms` ago are not settled: the run that reads them again may take that long. Nor are
+    ranges that are `waiting`, for example to be decoded.
     """
     log, before = coverage.log, coverage.log.count_before()
     settled = _find_settled(coverage, now_ms, longest_ms, waiting)
@@ -55,23 +55,23 @@ def sum_up(coverage: Coverage, now_ms: int, longest_ms: int, waiting: Collection
 
 
 def _has_files_without_names(coverage: Coverage) -> bool:
-    """Return whether there may be files of attempts that no manifest names: only who lists all names finds them."""
+    """Return whether attempts may have left files that no manifest names: only listing all names finds those."""
     is_fenced = all(each.delivery is not Delivery.AT_LEAST_ONCE for each in coverage.manifests.values())
     return bool(coverage.doubles) or not is_fenced
 
 
 def _only(coverage: Coverage, ranges: Container[OffsetRange]) -> Coverage:
-    """Return the same with the manifests of some ranges alone, whose sums a document has."""
+    """Return a coverage with the manifests of only these ranges, to sum them up."""
     return replace(coverage, manifests={o: manifest for o, manifest in coverage.manifests.items() if o in ranges})
 
 
 def _is_plain(step: PlanStep) -> bool:
-    """Return whether a step has nothing but ranges."""
+    """Return whether a step has ranges only."""
     return not step.skips and len(step.ranges) == len(step.links)
 
 
 def _find_settled(coverage: Coverage, now_ms: int, longest_ms: int, waiting: Collection[OffsetRange]) -> set[OffsetRange]:
-    """Find the ranges that can be summed up; none of the last step, by which the log is known."""
+    """Find the ranges that can be summed up; none of the last step, by which the log is recognised."""
     log = coverage.log
     reopened = [step for step in log.steps if step.reopened and now_ms - step.planned_at_ms < longest_ms]
     held = {seq for step in reopened for seq in (step.seq, *step.reopened)} | {step.seq for step in log.steps[-1:]}
@@ -85,14 +85,14 @@ def _find_settled(coverage: Coverage, now_ms: int, longest_ms: int, waiting: Col
 
 
 def _is_settled(offsets: OffsetRange, coverage: Coverage) -> bool:
-    """Return whether a range is landed with no loss in it, and nobody ever skipped it."""
+    """Return whether a range is landed without a loss and was never skipped."""
     if offsets in coverage.log.skipped or coverage.states()[offsets] is not State.LANDED:
         return False
     return all(hole.cause is not Cause.LOST for hole in coverage.manifests[offsets].holes)
 
 
 def is_true_of(frontier: Frontier, coverage: Coverage) -> bool:
-    """Return whether a document says of its ranges what a later coverage of all history says, or is not used any more."""
+    """Return whether a document agrees with a later coverage of all history, or is not used any more."""
     log = coverage.log
     if needs_whole(frontier, log.steps):
         return True
@@ -108,7 +108,7 @@ def is_true_of(frontier: Frontier, coverage: Coverage) -> bool:
 
 
 def _thinned(looks: Sequence[Look]) -> tuple[Look, ...]:
-    """Return looks spread over time, the first one among them."""
+    """Return looks spread evenly over time, the first included."""
     every = RATE_WINDOW_MS // LOOKS
     found: dict[int, Look] = {}
     for look in looks:
@@ -117,9 +117,9 @@ def _thinned(looks: Sequence[Look]) -> tuple[Look, ...]:
 
 
 def needs_whole(frontier: Frontier, steps: Sequence[PlanStep]) -> bool:
-    """Return whether a document is not true any more: a step since reopens one that it sums up, or skips ranges of such.
+    """Return whether a document is no longer true: a later step reopens a step that it sums up, or skips such ranges.
 
-    `steps` are those that it keeps, and those since. A skip was decided before its ranges were landed and summed up.
+    `steps` are those that it keeps, and later ones. Such a skip was decided before its ranges were landed and summed up.
     """
     newer = [step for step in steps if step.seq >= frontier.seq]
     if any(reopens(step, frontier) for step in newer):

@@ -1,6 +1,6 @@
-"""What the broker shows of a topic at one moment, and whether that is the topic, and the log, that was planned.
+"""What the broker shows of a topic at one moment, and whether it is the topic, and the log, that was planned.
 
-Invariant: an answer of another cluster, of an earlier topic of the name, or of a broker that lags plans nothing.
+Invariant: nothing is planned from an answer of another cluster, of an earlier topic of that name, or of a broker that lags.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,11 +16,11 @@ class PartitionState:
     """What the broker shows of one Kafka partition.
 
     `oldest_ms` is the timestamp of the first record at or after the head, none where there is no record or it
-    is not known; `start_offset` is the offset that the policy's `start` resolves to; `seconds_to_loss` is when the broker
-    may delete that first record at the soonest, none where it keeps it or where there is none.
-    `high_watermark` is where the log itself ends, which an open transaction keeps a reader from: none where that is not
-    known to be behind the end that a reader sees. `leader_epoch` is that of the leader that said all this; where another one
-    moved the head, `epoch_end` is where that one's records end in this log, and none where nobody can tell.
+    is not known; `start_offset` is the offset that the policy's `start` resolves to; `seconds_to_loss` is the soonest that the
+    broker may delete that first record, none where it keeps it or where there is none.
+    `high_watermark` is the end of the log itself, which an open transaction may hide from a reader: none where it is not known
+    to be beyond the end that a reader sees. `leader_epoch` is that of the leader that answered; where another leader moved the
+    head, `epoch_end` is the offset at which that leader's records end in this log, none where it is not known.
     """
 
     watermarks: Watermarks
@@ -33,7 +33,7 @@ class PartitionState:
 
     @property
     def log_end(self) -> int:
-        """End of the log, whatever of it a reader may see."""
+        """End of the log, including what a reader may not see yet."""
         return max(self.watermarks.end, self.high_watermark or 0)
 
 
@@ -41,8 +41,8 @@ class PartitionState:
 class TopicState:
     """What the broker shows of a topic: its id and its cluster's (none from old brokers), partitions, mean record size.
 
-    `leaderless` are Kafka partitions that nobody leads, of which it shows nothing.
-    `is_restored` is a person's word that the cluster went back in time, to a backup: so its leader epochs did, too.
+    `leaderless` are Kafka partitions without a leader, of which it shows nothing.
+    `is_restored` means that, as a person says, the cluster was restored from a backup, so its leader epochs went back too.
     """
 
     topic: str
@@ -60,7 +60,7 @@ class TopicState:
 
 
 def refuse_other_cluster(topic: str, expected: str | None, found: str | None) -> None:
-    """Raise `OtherCluster` where brokers are of another cluster than a topic is read from; those too old for ids say nothing.
+    """Raise `OtherCluster` where brokers belong to another cluster than the topic's; brokers too old for ids pass.
 
     A topic of the same name in another cluster looks as if this one had been created again.
     """
@@ -77,7 +77,7 @@ def refuse_other_cluster(topic: str, expected: str | None, found: str | None) ->
 def refuse_return(log_state: LogState, state: TopicState) -> None:
     """Raise `OtherCluster` where a topic would go back to a cluster that it was moved away from.
 
-    All that it has there lands again. Two projects whose defs.yaml name one cluster each would have it do so in turns.
+    All that it has there would land again; two projects whose defs.yaml name different clusters would move it back and forth.
     """
     was_there = any(each.cluster_id == state.cluster_id for each in log_state.former_ids)
     if was_there and are_two(log_state.cluster_id, state.cluster_id):
@@ -91,10 +91,10 @@ def refuse_return(log_state: LogState, state: TopicState) -> None:
 
 
 def refuse_stale(log_state: LogState, state: TopicState) -> None:
-    """Raise `StaleAnswer` where a broker that lags has answered: its topic is gone, or it leads a partition no more.
+    """Raise `StaleAnswer` where a broker that lags has answered: its topic is gone, or it no longer leads a partition.
 
     A topic id never comes back within a cluster, and within one topic the epoch of a partition's leader only grows. Without
-    this, an answer of yesterday opened a generation that never was, and what it did not show was lost in the ledger.
+    this check an outdated answer opened a generation that never existed, and the ledger called lost what it did not show.
     """
     if _is_former(log_state, state.ids):
         raise StaleAnswer(
@@ -115,7 +115,7 @@ def refuse_stale(log_state: LogState, state: TopicState) -> None:
 
 
 def _is_former(log_state: LogState, ids: TopicIds) -> bool:
-    """Return whether a topic id is of before: of this cluster, or, where the topic came back to another one, not its last."""
+    """Return whether a topic id is an earlier one of this cluster, or, of a cluster moved back to, not its last."""
     at = next((at for at, each in enumerate(log_state.former_ids) if each.topic_id == ids.topic_id), None)
     if at is None or not are_two(log_state.cluster_id, ids.cluster_id):
         return at is not None
@@ -126,7 +126,7 @@ def _is_former(log_state: LogState, ids: TopicIds) -> bool:
 def _deposed(log_state: LogState, state: TopicState) -> Iterator[int]:
     is_same = state.topic_id is not None and state.topic_id == log_state.topic_id and not log_state.ids.is_another(state.ids)
     if not is_same or state.is_restored:
-        return  # epochs of another topic, or of one that may be another, say nothing, nor do those of a cluster that went back
+        return  # only epochs of surely the same topic, in a cluster that was not restored, can be compared
     for partition, seen in sorted(state.partitions.items()):
         known = log_state.heads[partition].leader_epoch if partition in log_state.heads else None
         if None not in (known, seen.leader_epoch) and seen.leader_epoch < known:  # type: ignore[operator]
@@ -145,13 +145,13 @@ def refuse_recreated(topic: str, log_state: LogState, topic_id: str | None, clus
 
 
 def may_be_older(log_state: LogState, state: TopicState) -> bool:
-    """Return whether what was seen of a topic may be older than the log: another planner may have gone on in between."""
+    """Return whether what was seen of a topic may be older than the log: another planner may have planned in between."""
     is_short = bool(find_shrunk(log_state, state)) or any(True for _ in _deposed(log_state, state))
     return is_short or log_state.ids.is_another(state.ids)
 
 
 def find_shrunk(log_state: LogState, state: TopicState) -> list[int]:
-    """Return the Kafka partitions of the open generation whose log was cut off below what was planned of it.
+    """Return the Kafka partitions of the open generation whose log was truncated below the head.
 
     It ends there now; or it has grown since, with records of another leader from below the head on; or a person says so.
     """
@@ -166,9 +166,9 @@ def find_shrunk(log_state: LogState, state: TopicState) -> list[int]:
 
 
 def is_proven(log_state: LogState, state: TopicState, shrunk: Iterable[int]) -> bool:
-    """Return whether ids and leader epochs prove that it is this topic's leader of now who shows a shorter log.
+    """Return whether ids and leader epochs prove that the shorter logs are shown by their current leaders.
 
-    Brokers too old to tell them may show the end of a moment ago instead: whoever asks them asks again for some time.
+    Brokers too old to tell these may show the end of a moment ago, so callers ask them again for some time.
     """
     return all(
         None not in (log_state.topic_id, state.topic_id, log_state.heads[p].leader_epoch, state.partitions[p].leader_epoch)
