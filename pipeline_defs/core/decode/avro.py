@@ -1,7 +1,7 @@
-"""Avro schemas as text: one text with what it refers to in it, and closed so that the end of a datum shows.
+"""Avro schemas as text: references are put in place, and an end mark is added that shows where a datum ends.
 
-Nothing here decodes. Invariants: what Spark takes is never refused; in a schema that was read a name is defined once, before
-it is used.
+Nothing here decodes. Invariants: a schema that Spark accepts is never refused; in a schema that was read a name is defined
+once, before it is used.
 """
 
 import json
@@ -22,17 +22,17 @@ LOGICAL: Mapping[tuple[str, str], str] = {
     **{("long", f"{local}timestamp-{unit}"): "timestamp" for local in ("", "local-") for unit in ("millis", "micros")},
     ("bytes", "decimal"): "decimal",
 }
-NESTED = {"array": ("items", "[]", "list"), "map": ("values", "{}", "map")}  # the word for what is in it, path, column
+NESTED = {"array": ("items", "[]", "list"), "map": ("values", "{}", "map")}  # keyword of the inner type, path, column
 END = bytes.fromhex("a3f01d6c27b859e4")
-"""Is what is put after a datum and must come out behind it: no beginning of it is an end of it, so nothing shifts it."""
+"""The mark that is written after a datum and must be read after it: no prefix of it is a suffix, so a shift is noticed."""
 VALUE, MARK = "value", "end"
 NOTHING = ("null", ["null"], {"type": "null"})
 JAVA_STRING = "avro.java.string"
-_NAME = re.compile(r"[^\W\d]\w*")  # of types, fields and symbols; letters of any language are some
+_NAME = re.compile(r"[^\W\d]\w*")  # of types, fields and symbols; letters of any language are allowed
 
 
 def parse_avro(text: str) -> Any:
-    """Read a schema; a bare name such as `string` is one too. Raises `ValueError`."""
+    """Read a schema, which may be a bare name such as `string`; raise `ValueError` for anything else."""
     if text.strip() in PRIMITIVES:
         return text.strip()
     schema = parse_json(text)
@@ -43,10 +43,10 @@ def parse_avro(text: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class AvroSchema:
-    """A schema that needs no other; `column` is what Spark makes of it, as far as that is sure.
+    """A self-contained schema; `column` is what Spark makes of it, as far as that is certain.
 
-    `refused` says why Spark or another reader has no columns for it: a record that contains itself, however deep; fields of one
-    record that differ in case only; what is null only. It may be a writer's all the same.
+    `refused` says why Spark or another reader has no columns for it: a record contains itself, at any depth; fields of one
+    record differ only in case; a column is null only. It can still be a writer's schema.
     """
 
     text: str
@@ -55,19 +55,19 @@ class AvroSchema:
 
 
 def read_avro(text: str, references: Iterable[str] = ()) -> AvroSchema:
-    """Read a schema: each named type of `references` is defined where it is first used, since a parser reads one text.
+    """Read a schema; named types of `references` are defined where they are first used, since a parser reads one text.
 
-    Raise `ValueError` for a schema that no process has room for, else with all that Avro is certain to refuse:
+    Raise `ValueError` for a schema that is too large for a process, else with everything that Avro certainly refuses:
 
     | part | why |
     |---|---|
-    | more columns or levels than `schema_text.py` has | of 24 records, each with two of the next one, 16 million columns |
-    | a `fixed` of more bytes | room for it is made before it is read |
-    | a type that nobody defines | |
+    | more columns or levels than `schema_text.py` allows | 24 records, each with two of the next, are 16 million columns |
+    | a `fixed` of more bytes than it allows | readers allocate it before they read |
+    | an undefined type | |
     | a `fixed` without a size from 0 | |
     | a union of nothing, directly in a union, or of one type twice | |
     | a named type without a name, or defined twice | Avro refuses it, or reads the first for both |
-    | a name or a symbol that is none, a symbol that is there twice | |
+    | an invalid name or symbol, a symbol that is there twice | |
     """
     schema = parse_avro(text)
     given = {name: found for each in references for name, found in find_named(parse_avro(each), "")}
@@ -80,14 +80,14 @@ def read_avro(text: str, references: Iterable[str] = ()) -> AvroSchema:
 
 
 def enclose(text: str) -> str:
-    """Return the schema of a datum with `END` behind it: a datum that is cut, or goes on, moves the mark and is found out."""
+    """Return the schema of a datum followed by `END`: a datum that is too short or too long moves the mark and is noticed."""
     mark = {"name": MARK, "type": {"type": "fixed", "name": "offsetlake_end", "size": len(END)}}
     fields = [{"name": VALUE, "type": _without_java(parse_avro(text))}, mark]
     return json.dumps({"type": "record", "name": "offsetlake_datum", "fields": fields})
 
 
 def _without_java(schema: Any) -> Any:
-    """Return a schema that does not ask for Java's strings, in which bytes that are not UTF-8 become other characters."""
+    """Return the schema without requests for Java strings, which replace bytes that are not UTF-8."""
     if isinstance(schema, list):
         return [_without_java(each) for each in schema]
     if isinstance(schema, dict):
@@ -96,14 +96,14 @@ def _without_java(schema: Any) -> Any:
 
 
 def full_name(schema: Mapping[str, Any], namespace: str) -> str:
-    """Return the name of a named type with its namespace, or with the one that encloses it."""
+    """Return the full name of a named type: in its own namespace, or else in the enclosing one."""
     name = str(schema.get("name", ""))
     within = str(schema.get("namespace", namespace))
     return name if "." in name or not within else f"{within}.{name}"
 
 
 def find_named(schema: Any, namespace: str) -> Iterator[tuple[str, Any]]:
-    """Find each named type of a schema, with its full name; what it says of its namespace is then in the name."""
+    """Yield each named type of a schema with its full name; the type's own name and namespace are set from that."""
     if isinstance(schema, list):
         for branch in schema:
             yield from find_named(branch, namespace)
@@ -120,7 +120,7 @@ def find_named(schema: Any, namespace: str) -> Iterator[tuple[str, Any]]:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A part of a schema, whole, with its column, and the columns and levels that Spark would make of it."""
+    """A self-contained part of a schema, with its column, and the number of columns and levels that Spark would make of it."""
 
     schema: Any
     column: Column = ANY
@@ -129,7 +129,7 @@ class _Part:
 
 
 class _Reader:
-    """Walk over a schema in the order of Avro's parser, which remembers what has been defined."""
+    """A walk over a schema in the order of Avro's parser, which remembers what has been defined."""
 
     def __init__(self, given: Mapping[str, Any], own: set[str]) -> None:
         self.wrong: list[str] = []
@@ -140,14 +140,14 @@ class _Reader:
         self._defined: dict[str, _Part] = {}
 
     def read_column(self, schema: Any, namespace: str, path: str, within: tuple[str, ...]) -> _Part:
-        """Read a part that has a column of its own, as what is in a union has not."""
+        """Read a part that has a column of its own, which branches of a union have not."""
         part = self.read(schema, namespace, path, within)
         if part.schema in NOTHING:  # Polars reads nothing of a file with such a column
             self.unreadable.append(f"{path} is null only: leave it out, or give it another type")
         return part
 
     def read(self, schema: Any, namespace: str, path: str, within: tuple[str, ...]) -> _Part:
-        """Read one part; `path` is where it stands, `within` are the records around it."""
+        """Read one part; `path` is its place, `within` are the records around it."""
         if isinstance(schema, str):
             return self._name(schema, namespace, path, within)
         if isinstance(schema, list):
@@ -169,7 +169,7 @@ class _Reader:
         return _Part(schema, Column(logical or KINDS.get(kind, kind)))
 
     def _name(self, name: str, namespace: str, path: str, within: tuple[str, ...]) -> _Part:
-        """Read the name of a type: a definition that is given is put where it is first used, later its full name stands."""
+        """Read the name of a type: at its first use a given definition is put in its place, later its full name."""
         if name in PRIMITIVES:
             return _Part(name, Column(KINDS.get(name, name)))
         readings = [name] if "." in name or not namespace else [f"{namespace}.{name}", name]
@@ -181,7 +181,7 @@ class _Reader:
                 return replace(self._defined[each], schema=each)
             if each in self._given:
                 return self.read(self._given[each], "", path, within)
-        if self._own.isdisjoint(readings):  # what comes later in the text some of Avro's parsers take
+        if self._own.isdisjoint(readings):  # some of Avro's parsers accept a definition later in the text
             known = [*PRIMITIVES, *NAMED, *NESTED, *self._defined]
             self.wrong.append(f"{path} has the type {name}, which nobody defines{meant(name, known)}")
         return _Part(name)
@@ -211,7 +211,7 @@ class _Reader:
         if not isinstance(schema.get("name"), str) or not schema["name"]:
             self.wrong.append(f"{path} is of type {kind} and has no `name`")
         elif name in self._defined or name in within:
-            if not self._given:  # else it is inside another definition that was put here
+            if not self._given:  # else a reference's definition that was put in may contain it
                 self.wrong.append(f"{name} is defined twice, again at {path}: name it there, or give it another name")
             return self._name(name, "", path, within)
         self._refuse_names(f"{kind} {name}", [name.rpartition(".")[2]] if name else [])
@@ -227,7 +227,7 @@ class _Reader:
         return found
 
     def _refuse_names(self, what: str, names: Sequence[Any], *, are_once: bool = False) -> None:
-        """Refuse what Avro's parser takes for no name."""
+        """Refuse names that Avro's parser does not accept, and, with `are_once`, repeated ones."""
         found = [each for each in names if isinstance(each, str)]
         self.wrong += [
             f"{what} has the name {each!r}, expected letters, digits and _" for each in found if not _NAME.fullmatch(each)
@@ -236,7 +236,7 @@ class _Reader:
         self.wrong += [f"{what} has {each} twice" for each in twice]
 
     def _refuse_size(self, name: str, size: Any) -> None:
-        """Refuse the size of a `fixed`: a reader makes room for it before it reads a byte."""
+        """Refuse a bad size of a `fixed`: readers allocate it before they read a byte."""
         if not isinstance(size, int) or isinstance(size, bool) or size < 0:
             said = json.dumps(size)[:40]
             self.wrong.append(f"fixed {name} has the size {said}, expected a number of bytes from 0")
@@ -273,7 +273,7 @@ def _sized(schema: Any, column: Column, inner: Sequence[_Part]) -> _Part:
 
 
 def _branch_name(branch: Any, namespace: str) -> str | None:
-    """Return what a union tells a branch by; none for what is no type."""
+    """Return the name by which a union distinguishes a branch; none for what is no type."""
     kind = branch.get("type") if isinstance(branch, dict) else branch
     if isinstance(branch, dict) and str(kind) in NAMED:
         return full_name(branch, namespace)

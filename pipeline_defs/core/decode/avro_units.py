@@ -1,6 +1,6 @@
-"""Units of numbers in Avro: Avro reads the same number by either schema, whatever unit each says that it is in.
+"""Units of numbers in Avro: Avro reads the same number by either schema, whatever unit each of them gives it.
 
-Invariant: a field of which either schema says no unit is not told of: to say one later is how a schema gets it.
+Invariant: a field without a unit in either schema is not reported, since units are often added to a schema later.
 """
 
 from collections.abc import Iterator, Mapping
@@ -21,7 +21,7 @@ Names = Mapping[str, Any]
 
 
 def find_other_unit(writer: str, reader: str) -> str | None:
-    """Say where the first number is that two schemas, each whole, have in other units, and in which; none where all agree."""
+    """Return where two self-contained schemas first give a number different units, and which; none where all agree."""
     schemas = parse_avro(writer), parse_avro(reader)
     names = [dict(find_named(schema, "")) for schema in schemas]
     return next(_find(*schemas, (names[0], names[1]), "", frozenset()), None)
@@ -61,7 +61,7 @@ def _find_in_branch(
 
 
 def _branches(schema: Any, names: Names) -> list[Mapping[str, Any]]:
-    """Return the types that a part of a schema may be of, each as an object with its definition."""
+    """Return the types that a part of a schema may have, each as an object with its definition."""
     if isinstance(schema, list):
         return [found for branch in schema for found in _branches(branch, names)]
     if isinstance(schema, str):

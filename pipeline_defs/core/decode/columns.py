@@ -1,7 +1,7 @@
-"""Columns of a decoded row before anything is decoded: as its configuration says them, and as Spark's DDL does, without Spark.
+"""Columns of a decoded row before anything is decoded: from the configuration and from Spark's DDL, without Spark.
 
-Nothing here decides what Spark makes of a schema. Invariant: what is not known has no kind, and is never refused; neither is
-what Spark takes.
+Nothing here decides what Spark makes of a schema. Invariant: a column of unknown type has no kind and is never refused, nor
+is anything that Spark accepts.
 """
 
 from __future__ import annotations
@@ -48,20 +48,20 @@ _TOKEN = re.compile(r"\s+|--[^\n]*|/\*.*?\*/|(`(?:[^`]|``)*`|'(?:[^'\\]|\\.)*'|\
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column's type: `kind` is none where it is not known; a struct has `fields` by name, a list or map what is `inner`."""
+    """A column's type: `kind` is none where it is unknown; a struct has `fields` by name, a list or map its `inner` types."""
 
     kind: str | None
     fields: Mapping[str, Column] = field(default_factory=dict)
     inner: tuple[Column, ...] = ()
 
     def walk(self) -> Iterator[Column]:
-        """Yield a column and all within it."""
+        """Yield this column and all within it."""
         yield self
         for each in (*self.fields.values(), *self.inner):
             yield from each.walk()
 
     def paths(self, path: str = "") -> Iterator[tuple[str, Column]]:
-        """Yield the columns of a struct, at any depth, by their path."""
+        """Yield the columns of a struct, at any depth, each after its path."""
         for name, each in self.fields.items():
             below = f"{path}.{name}".lstrip(".")
             yield below, each
@@ -79,17 +79,17 @@ def row_of(key: Column, value: Column) -> Column:
 
 
 def check_event_time(row: Column, event_time: EventTime) -> None:
-    """Raise `BadSetting` where an event time is certainly no column of a row, or no time."""
+    """Raise `BadSetting` where an event time certainly names no column of a row, or one that is no time."""
     check_path(row, event_time.path, event_time.accepts, event_time.refuse)
 
 
 def check_sequence(row: Column, sequence: str, topic: str) -> None:
-    """Raise `BadSetting` where what orders the latest records is certainly no column of a row, or has no order."""
+    """Raise `BadSetting` where the sequence of latest records certainly names no column of a row, or one without an order."""
     check_path(row, sequence, lambda kind: kind not in _UNORDERED, partial(refuse_sequence, topic, sequence))
 
 
 def check_path(row: Column, path: str, accepts: Callable[[str], bool], refuse: Callable[[str], BadSetting]) -> None:
-    """Raise what `refuse` makes of what is there where a path is certainly no column of a row, or of no kind that fits."""
+    """Raise the error that `refuse` returns where a path certainly names no column of a row, or one of a wrong kind."""
     found, at = row, ""
     for name in path.split("."):
         if found.kind is None:
@@ -108,11 +108,11 @@ def _one(kind: str) -> str:
 
 
 class NotDdl(ValueError):
-    """What is wrong with a text that is no schema in Spark's DDL."""
+    """A text is no schema in Spark's DDL; the message says why."""
 
 
 def parse_ddl(text: str, *, of_json: bool = False) -> Column:
-    """Read a schema: columns, or one type. Raises `NotDdl` where Spark, or `of_json` its reading, cannot take it."""
+    """Read a schema: columns, or one type. Raise `NotDdl` where Spark, or with `of_json` its JSON reader, cannot take it."""
     tokens = [token for token in _TOKEN.findall(text) if token]
     if not tokens:
         raise NotDdl("it is empty")
@@ -136,7 +136,7 @@ class _DdlReader:
         self._at = 0
 
     def whole(self) -> Column:
-        """Read the columns of a row, and nothing behind them."""
+        """Read the columns of a row, and nothing after them."""
         columns = self._columns("", 0)
         self.end()
         return Column("struct", columns)
@@ -147,7 +147,7 @@ class _DdlReader:
             self._fail("a comma or the end")
 
     def type(self, path: str, level: int) -> Column:
-        """Read a type; `path` is the column that it is of."""
+        """Read a type; `path` is its column."""
         name = self._peek().upper()
         if level > MOST_LEVELS:
             raise NotDdl(f"it is nested more than {MOST_LEVELS} levels deep")
@@ -176,7 +176,7 @@ class _DdlReader:
         return Column(KINDS[name])
 
     def _refuse_digits(self, name: str, path: str) -> None:
-        """Refuse a DECIMAL of more digits than Spark has, or of more behind the point than at all."""
+        """Refuse a DECIMAL with more digits than Spark has, or with a scale above its precision."""
         size = "".join(self._tokens[self._at + 1 : self._at + 4]).partition(")")[0].replace(" ", "")
         found = _DIGITS.fullmatch(size)
         if found and name in {"DECIMAL", "DEC", "NUMERIC"}:
@@ -218,7 +218,7 @@ class _DdlReader:
             self._at += 1
 
     def _after_type(self, path: str) -> None:
-        """Pass over COLLATE, NOT NULL and COMMENT; refuse all else, such as the next column without a comma."""
+        """Pass over COLLATE, NOT NULL and COMMENT; refuse anything else, such as the next column without a comma."""
         if self._passes("COLLATE"):
             self._at += 1
             while self._peek() == ".":
@@ -233,7 +233,7 @@ class _DdlReader:
             self._fail(f"a comma behind the type of `{path}`")
 
     def _passes(self, word: str) -> bool:
-        """Pass over a word, where it is the next one; return whether it was."""
+        """Pass over a word where it is the next one; return whether it was."""
         found = self._peek().upper() == word
         self._at += found
         return found

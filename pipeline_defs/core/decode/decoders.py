@@ -1,4 +1,4 @@
-"""How a topic's keys and values are decoded, as its defs.yaml says: values that two decoders can be compared by.
+"""How a topic's keys and values are decoded according to its defs.yaml: values by which two decoders can be compared.
 
 Nothing here decodes. Invariant: a side that exists has a known format, and a schema where its format needs one.
 """
@@ -17,10 +17,10 @@ from ..tables.decoding import Budget
 class Format(StrEnum):
     """What the bytes of a key or value are."""
 
-    NONE = "none"  # bytes, as they are
+    NONE = "none"  # the bytes themselves
     STRING = "string"  # UTF-8
     JSON = "json"
-    JSON_SCHEMA = "json_schema"  # JSON, of a JSON Schema
+    JSON_SCHEMA = "json_schema"  # JSON that follows a JSON Schema
     AVRO = "avro"
     PROTOBUF = "protobuf"
     SHORT = "short"
@@ -39,27 +39,27 @@ SERIALIZED: Mapping[str, str] = {
     Format.DOUBLE: "DOUBLE",
     Format.UUID: "STRING",
 }
-"""What serializers of Kafka's own write, with no schema beside: the column's type, as Spark's DDL has it."""
+"""Formats of Kafka's own serializers, which have no schema: the column's type in Spark's DDL."""
 
 
 WITH_SCHEMA = frozenset({Format.JSON, Format.JSON_SCHEMA, Format.AVRO, Format.PROTOBUF})
-"""Formats that need a schema; those of a user's own take none."""
+"""Formats that need a schema; custom formats take none."""
 REGISTERED = WITH_SCHEMA - {Format.JSON}
-"""Those whose schema a registry may have."""
+"""Formats whose schema may be in a registry."""
 
 BY_RECORD = frozenset({"record_name", "topic_record_name"})
-"""Subjects, as `name_subject` has them, for which a record's name is needed: `message`."""
+"""Values of `subject` (see `name_subject`) that need a record's name: `message`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """How keys, or values, are decoded: by a `Format`, or by the name of a user's own.
+    """How keys, or values, are decoded: by a `Format`, or by the name of a custom one.
 
     `schema` is the schema itself: for `json` Spark's DDL (`id BIGINT, at TIMESTAMP`), for the others in their own language.
-    With `registry`, the URL of a Schema Registry, records are of Confluent's wire format, and `schema` is none or what
-    readers are given; `subject` is the registry's name for it. `message` is the Protobuf message, where there are
-    several, or the record that such a subject is named after.
-    `package` is what a format of a user's own comes from, with its version: another one is another decoder.
+    With `registry`, the URL of a Schema Registry, records have Confluent's wire format, and `schema` is none or the reader's
+    schema; `subject` is the registry's name for it. `message` is the Protobuf message, where there are several, or the record
+    that a subject of `BY_RECORD` is named after.
+    `package` is the package of a custom format, with its version: another version is another decoder.
     """
 
     format: str = Format.NONE
@@ -105,9 +105,9 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Decode:
-    """How a topic is decoded; `budget` says how many records of a range may be set aside.
+    """How a topic is decoded; `budget` limits the dead letters of a range.
 
-    `event_time`, where the topic has days, is what the column `event_time` is made of, and rows are counted by.
+    `event_time`, where the topic has days, is the source of the column `event_time`, by which rows are counted.
     """
 
     key: Side = field(default_factory=Side)
@@ -117,25 +117,25 @@ class Decode:
 
     @property
     def sides(self) -> Mapping[str, Side]:
-        """Both sides by their column's name."""
+        """Both sides by the name of their column."""
         return {"key": self.key, "value": self.value}
 
     @property
     def fingerprint(self) -> str:
-        """Equal where the same bytes are decoded to the same rows; the budget decides none."""
+        """A digest that is equal where the same bytes give the same rows; the budget is not part of it."""
         parts = [asdict(self.key), asdict(self.value), *([self.event_time.text] if self.event_time else [])]
         sides = json.dumps(parts, sort_keys=True)
         return hashlib.sha256(sides.encode()).hexdigest()[:16]
 
     def fingerprint_with(self, schemas: Mapping[str, str]) -> str:
-        """Return the fingerprint together with what a registry gave; the same as `fingerprint` where none was asked."""
+        """Return the fingerprint with a registry's schemas; the same as `fingerprint` where there are none."""
         if not schemas:
             return self.fingerprint
         return hashlib.sha256(json.dumps([self.fingerprint, dict(schemas)], sort_keys=True).encode()).hexdigest()[:16]
 
 
 def name_subject(subject: str | None, topic: str, column: str, record: str) -> str:
-    """Return the subject of a topic's keys or values (`column`); `record` is what the strategy may name.
+    """Return the subject of a topic's keys or values (`column`); `record` is the full name that a strategy may use.
 
     | `subject` in defs.yaml | the subject of the values of `orders` |
     |---|---|

@@ -1,7 +1,7 @@
-"""JSON Schemas as columns: Spark's DDL of what is plain, text for the rest; and how much work a schema asks for.
+"""JSON Schemas as columns: Spark types where they are plain, text for the rest; and how much work a schema is to check.
 
-Nothing here validates. Invariant: a document that a schema allows has a place in its columns, but for numbers that are
-larger than a column's; and no schema, however it refers to itself, takes more steps than it has characters.
+Nothing here validates. Invariant: a document that a schema allows fits into its columns, except for numbers too large for
+theirs; and no schema, however it refers to itself, takes more steps than it has characters.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from .schema_text import MOST_CHECKS, MOST_COLUMNS, MOST_LEVELS
 TEXT = "STRING"
 PLAIN: Mapping[str, str] = {"string": TEXT, "integer": "BIGINT", "number": "DOUBLE", "boolean": "BOOLEAN"}
 SAME = ("allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas", "dependencies", "$ref", "extends")
-"""Keywords whose schemas look at the same value as the schema that they stand in."""
+"""Keywords whose schemas apply to the same value as the schema around them."""
 REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 ADDED = (*SAME, *REFERENCES, "patternProperties", "contains", "propertyNames")
-"""Keywords whose schemas are checked beside all others: of the same value, or of a part that others look at too."""
+"""Keywords whose checks add up: their schemas apply to the same value, or to a part that others apply to as well."""
 APPLIED = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
 NAMED = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies")
 
 
 def columns_of(schema: Any, references: Mapping[str, Any]) -> str:
-    """Return the DDL of a schema's columns; `references` are other schemas by the name that it calls them.
+    """Return the DDL of a schema's columns; `references` are other schemas by the names that it uses for them.
 
     Raises `ValueError` for more columns, or levels of them, than a table can have.
 
@@ -37,14 +37,14 @@ def columns_of(schema: Any, references: Mapping[str, Any]) -> str:
     | `array` with one schema of `items` | ARRAY |
     | one of these, or null | the same |
     | `enum`, `const` of one plain type | that type |
-    | a `$ref` to one of these, but within itself | that |
-    | anything else | STRING: the JSON of it, of a text what it says |
+    | a `$ref` to one of these, not within itself | that |
+    | anything else | STRING: its JSON, or a text itself |
     """
     return _Columns(references).of(schema, schema, ())
 
 
 def find_clashes(schema: Any) -> list[str]:
-    """Find properties that differ from another one of their object in case only: Spark and DuckDB take them for one."""
+    """Find properties of one object that differ only in case: Spark and DuckDB take them for one."""
     clashes: list[str] = []
     for each in _subschemas(schema):
         properties = each.get("properties")
@@ -55,9 +55,9 @@ def find_clashes(schema: Any) -> list[str]:
 
 
 def refuse_bomb(schema: Any, references: Mapping[str, Any]) -> int:
-    """Return how often a validator may check one value at most; raise `ValueError` where that is beyond `MOST_CHECKS`.
+    """Return how many checks of one value a validator may make at most; raise `ValueError` above `MOST_CHECKS`.
 
-    A validator follows each reference anew: of 24 levels that each refer to the next one twice it makes 16 million checks.
+    A validator follows each reference anew: 24 levels that each refer to the next one twice are 16 million checks.
     """
     checks = _count_checks(schema, _References(references))
     if checks > MOST_CHECKS:
@@ -69,9 +69,9 @@ def refuse_bomb(schema: Any, references: Mapping[str, Any]) -> int:
 
 
 def refuse_loop(schema: Any, references: Mapping[str, Any]) -> None:
-    """Raise `ValueError` for references that lead back to where they stand at the same value: such a schema says nothing.
+    """Raise `ValueError` for references that lead back to themselves at the same value: such a schema says nothing.
 
-    `{"$ref": "#"}` allows every document. A tree, whose parts refer to the whole, is none: each part is another value.
+    `{"$ref": "#"}` allows every document. A tree whose parts refer to the whole is no loop: each part is another value.
     """
     known = _References(references)
     leads_to = {
@@ -86,7 +86,7 @@ def refuse_loop(schema: Any, references: Mapping[str, Any]) -> None:
 
 
 def _at_same_value(schema: Mapping[str, Any], root: Any, references: _References) -> Iterator[Any]:
-    """Yield the schemas that look at the same value as the one they stand in."""
+    """Yield the schemas within one that apply to the same value."""
     for word, value in schema.items():
         if word in REFERENCES:
             yield references.follow(str(value), root)[0]
@@ -95,7 +95,7 @@ def _at_same_value(schema: Mapping[str, Any], root: Any, references: _References
 
 
 def _subschemas(schema: Any) -> Iterator[Mapping[str, Any]]:
-    """Yield each object of a schema, itself first; what only looks like a schema in it too."""
+    """Yield each object in a schema, itself first, also those that only look like a schema."""
     waiting = [schema]
     while waiting:
         each = waiting.pop()
@@ -114,7 +114,7 @@ class _References:
         self._named: dict[int, dict[str, Any]] = {}
 
     def follow(self, reference: str, root: Any) -> tuple[Any, Any]:
-        """Return what a reference leads to, and the document that this stands in; nothing where it leads nowhere."""
+        """Return the target of a reference, and the document that has it; the target is none where there is none."""
         name, _, pointer = reference.partition("#")
         found = where = self._references.get(name, self._names(root).get(name)) if name else root
         if pointer and not pointer.startswith("/"):
@@ -129,7 +129,7 @@ class _References:
         return found, where
 
     def _names(self, root: Any) -> Mapping[str, Any]:
-        """Return what a document names by `$id` and `$anchor`."""
+        """Return the schemas that a document names by `$id` and `$anchor`."""
         if id(root) not in self._named:
             names: dict[str, Any] = {}
             for each in _subschemas(root):
@@ -141,9 +141,9 @@ class _References:
 
 
 def _count_checks(schema: Any, references: _References) -> int:
-    """Count the checks of one value by a schema, each schema in it once; one within itself counts as one check.
+    """Count the checks that a schema makes of one value; a schema within itself counts as one check.
 
-    Those of schemas of the same value, or part, add up; of its parts the most costly one counts.
+    Checks of the same value, or part of it, add up; of different parts only the most costly one counts.
     """
     known: dict[int, int] = {}
     waiting = [(schema, schema, False)]  # no recursion: definitions that refer to each other are hundreds of levels
@@ -164,7 +164,7 @@ def _count_checks(schema: Any, references: _References) -> int:
 
 
 def _find_inner(schema: Mapping[str, Any], root: Any, references: _References) -> Iterator[tuple[str, Any, Any]]:
-    """Yield the schemas in one by the keyword that has them, and the document that each stands in."""
+    """Yield the schemas directly in one: their keyword, the schema, and the document that has it."""
     for word, value in schema.items():
         if word in REFERENCES:
             yield (word, *references.follow(str(value), root))
@@ -186,7 +186,7 @@ class _Columns:
         self._count = 0
 
     def of(self, schema: Any, root: Any, within: tuple[int, ...]) -> str:
-        """Return the column of a schema; `root` is the document that it stands in, `within` the schemas around it."""
+        """Return the column of a schema; `root` is the document that has it, `within` are the schemas around it."""
         if not isinstance(schema, dict) or id(schema) in within:
             return TEXT
         self._count += 1
@@ -229,7 +229,7 @@ def quote(name: str) -> str:
 
 
 def _kinds(schema: Mapping[str, Any]) -> set[str]:
-    """Return the types that a schema allows beside null, as it says or as its `enum` or `const` shows."""
+    """Return the types besides null that a schema allows, by its `type`, or by its `enum` or `const`."""
     said = schema.get("type")
     if said is not None:
         return {str(each) for each in (said if isinstance(said, list) else [said])} - {"null"}

@@ -1,7 +1,7 @@
-"""The picture of a topic's coverage as columns: of each range its length, look, run and times; of the rest only what is.
+"""The picture of a topic's coverage as columns: the length, look, run and times of each link; holes and notes where any.
 
-A million ranges are a few arrays. Invariant: links tile, so lengths alone give every boundary; what stands here is what
-plan log, manifests and broker say, and nothing is summed up.
+A million ranges are a few arrays. Invariant: links tile, so lengths alone give every boundary; all of it is what plan log,
+manifests and broker say, and nothing is summed up.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from ..offsets import OffsetRange
 from ..tables.decoding import Decoding, find_due
 from .dispatch import Tried
 
-INTERVAL_BUDGET = 300_000  # holes that are drawn one by one; beyond it only the first of each range
+INTERVAL_BUDGET = 300_000  # holes that are drawn one by one; beyond it only the first ones of each range
 CAUSES = tuple(Cause)
-UNDECODED, NOT_LANDED = -1, -2  # in the place of a count of dead letters
+UNDECODED, NOT_LANDED = -1, -2  # instead of a count of dead letters
 
 
 class LinkLook(IntEnum):
@@ -48,9 +48,9 @@ LOOKS = {
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One Kafka partition of one generation: its links are `count` from `first`; `earliest` and `end` are the broker's.
+    """One Kafka partition of one generation: its `count` links begin at `first`; `earliest` and `end` are the broker's.
 
-    They are none for a closed generation, or where the broker was not asked.
+    Both are none for a closed generation, or where the broker was not asked.
     """
 
     generation: int
@@ -66,9 +66,9 @@ class Line:
 class Picture:
     """A topic's links, one element of each column per link; times are ms since 1970, -1 where there is none.
 
-    `totals` are offsets without a row by link and place in `CAUSES`; `intervals` are such offsets one by one: link, start
-    from the link's start, length, place in `CAUSES`. `notes` say why, where there is something to say. `dead_letters` count
-    the records of a link that were set aside, or are `UNDECODED` or `NOT_LANDED`; empty of a topic that is not decoded.
+    `totals` are (link, place in `CAUSES`, number of offsets without a row); `intervals` are single holes: link, start
+    relative to the link's, length, place in `CAUSES`. `notes` explain a link's look where needed. `dead_letters` are a link's
+    number of them, or `UNDECODED` or `NOT_LANDED`; empty for a topic that is not decoded.
     """
 
     topic: str
@@ -95,9 +95,9 @@ def draw_picture(
     *,
     decodings: Mapping[OffsetRange, Decoding] | None = None,
 ) -> Picture:
-    """Draw a topic from its coverage; `tried` says which pending ranges runs failed with, `marks` what the broker has.
+    """Draw a topic from its coverage; `tried` says which pending ranges have failed, `marks` what the broker has.
 
-    `decodings` say what became of each range that is decoded; none where the topic is not.
+    `decodings` has each decoded range; none where the topic is not decoded.
     """
     picture = Picture(coverage.log.topic)
     by_key: dict[str, list[Loss]] = {}
@@ -187,7 +187,7 @@ def _add_holes(picture: Picture, gone: list[tuple[int, OffsetRange, tuple[Interv
 
 
 def _most_each(counts: list[int], budget: int) -> int:
-    """Return how many of each may be kept so that all together stay within the budget."""
+    """Return how many of each may be kept so that all together stay within a budget."""
     most = max(counts, default=0)
     while most and sum(min(count, most) for count in counts) > budget:
         most //= 2

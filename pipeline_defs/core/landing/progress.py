@@ -1,6 +1,6 @@
-"""Progress: how far landing is behind a topic, and what has something to do and stands still.
+"""Progress: how far landing is behind a topic, and what is stalled.
 
-That a range fails again and again is `dispatch.Tried`'s. Invariants: a topic on which nothing waits is silent, for however
+Repeated failures of a range are `dispatch.Tried`'s. Invariants: a topic with nothing waiting is never reported, for however
 long; a landing counts from when it began to read, so a pipeline that has just started is not called slow.
 """
 
@@ -15,13 +15,13 @@ from ..offsets import OffsetRange
 TOLD_EVERY_MS = 60_000
 TOLD_WAITING_EVERY_MS = 600_000
 PACE_WINDOW_MS = 600_000
-PATIENCE_SECONDS = 900.0  # with a range that is planned, which has nothing to wait for
-PATIENCE_AGES = 10.0  # of `max_age`, with records that no range has yet, where that is longer
+PATIENCE_SECONDS = 900.0  # that a planned range, which has nothing to wait for, may wait
+PATIENCE_AGES = 10.0  # times `max_age` that records in no range yet may wait, where that is longer
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionLag:
-    """One Kafka partition: `[landed, end)` is what no landed range covers from its first gap on."""
+    """The lag of one Kafka partition: `[landed, end)` begins at the first offset that is not landed."""
 
     partition: int
     landed: int
@@ -29,13 +29,13 @@ class PartitionLag:
 
     @property
     def offsets(self) -> int:
-        """How many offsets that are."""
+        """The lag in offsets."""
         return max(0, self.end - self.landed)
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What was last said of a topic: its lag in offsets, the sum of its end offsets, and when (ms since 1970)."""
+    """What was last logged of a topic: its lag in offsets, the sum of its end offsets, and when (ms since 1970)."""
 
     lag: int
     end_offset: int
@@ -43,7 +43,7 @@ class Told:
 
 
 def find_lag(coverage: Coverage, marks: Mapping[int, Watermarks]) -> list[PartitionLag]:
-    """Find the lag of each Kafka partition the broker has now, in the open generation, sorted."""
+    """Find the lag of each Kafka partition that the broker has now, in the open generation, sorted."""
     frontier, heads = coverage.frontier(coverage.log.generation), coverage.log.state.heads
     found = []
     for partition, mark in sorted(marks.items()):
@@ -53,9 +53,9 @@ def find_lag(coverage: Coverage, marks: Mapping[int, Watermarks]) -> list[Partit
 
 
 def is_lag_news(told: Told | None, lag: int, end_offset: int, now_ms: int) -> bool:
-    """Return whether to tell it: where it has changed, once a minute at most; while something waits, each ten minutes.
+    """Return whether to log the lag: once a minute at most where it has changed, every ten minutes while something waits.
 
-    So what was told last is true within a minute, and a topic on which nothing happens is told once and never again.
+    So the last line is at most a minute out of date, and an idle topic is logged once and never again.
     """
     if told is None:
         return True
@@ -64,9 +64,9 @@ def is_lag_news(told: Told | None, lag: int, end_offset: int, now_ms: int) -> bo
 
 
 def landed_per_second(manifests: Iterable[Manifest], now_ms: int) -> float:
-    """Return the rows landed within the window, divided by the time since the first of them began to be read; 0 for none.
+    """Return the rows landed within the window, divided by the time since their first read began; 0 for none.
 
-    What was landed at a time that is still to come is of another clock and is left out.
+    Ranges landed at a time still in the future are of another clock and do not count.
     """
     lately = [each for each in manifests if now_ms - PACE_WINDOW_MS < each.provenance.landed_at_ms <= now_ms]
     if not lately:
@@ -85,9 +85,9 @@ class Unplanned:
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """A Kafka partition that has something to land and of which nothing has landed since.
+    """A Kafka partition with something to land, of which nothing has landed since `since_ms`.
 
-    `planned` is the range that has waited longest; none where what waits is in no range yet.
+    `planned` is the range that has waited longest; none where only records in no range wait.
     """
 
     partition: int
@@ -102,10 +102,10 @@ def find_silences(coverage: Coverage, unplanned: Mapping[int, Unplanned], max_ag
     | what waits longest | since | too long |
     |---|---|---|
     | a planned range | it was planned | 15 minutes |
-    | a record that no range has | its timestamp, and not before the newest plan step | 10 x max_age, at least 15 minutes |
+    | a record in no range | its timestamp, but at the earliest the newest plan step | 10 x max_age, at least 15 minutes |
 
-    What has landed of the partition since begins the wait anew: a backlog that is worked off is no silence. A time in
-    the future says nothing.
+    Each landing in the partition restarts the wait: a backlog that is being worked off is no silence. Times in the future are
+    ignored.
     """
     planned: dict[int, OffsetRange] = {}
     for offsets in coverage.pending():
@@ -128,28 +128,28 @@ def find_silences(coverage: Coverage, unplanned: Mapping[int, Unplanned], max_ag
 
 
 def patience_seconds(max_age_seconds: float) -> float:
-    """Return for how long what no range has yet may wait, behind an open transaction too."""
+    """Return how long records that are in no range yet may wait, also behind an open transaction."""
     return max(PATIENCE_SECONDS, PATIENCE_AGES * max_age_seconds)
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A number as somebody who looks now and then has it, and since when."""
+    """A number that is looked at now and then, and since when it has been the same."""
 
     number: int
     since_ms: int
 
     def is_old(self, now_ms: int) -> bool:
-        """Return whether that was longer ago than a table may stand still with something to do."""
+        """Return whether that is longer than a table with something to do may go without a change."""
         return now_ms - self.since_ms > PATIENCE_SECONDS * 1000
 
 
 def see_version(before: Seen | None, version: int, now_ms: int) -> Seen:
-    """Return a table's version, and since when it is that one: each new one begins the wait anew."""
+    """Return a table's version, and since when it has been that one: each new version restarts the wait."""
     return before if before is not None and before.number == version else Seen(version, now_ms)
 
 
 def see_count(before: Seen | None, count: int, now_ms: int) -> Seen:
-    """Return how many there are of something, and when they were last seen to become more."""
+    """Return a count, and when it was last seen to grow."""
     known = before or Seen(0, 0)
     return Seen(count, now_ms if count > known.number else known.since_ms)

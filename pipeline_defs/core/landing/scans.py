@@ -1,7 +1,7 @@
-"""Scans: how many ranges are read by few Spark jobs, with every boundary exact.
+"""Scans: how few Spark jobs read many ranges, with every boundary exact.
 
 Spark cuts a Kafka partition evenly into `ceil(size / maxRecordsPerPartition)` tasks, so exactly at our boundaries
-when the size is a multiple; what has other bounds is a read of its own, and a job is the union of such reads.
+where the size is a multiple; ranges of other sizes are a read of their own, and a job is the union of such reads.
 Invariant: every range is in exactly one read of one scan, as one task of it.
 """
 
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from ..offsets import OffsetRange, TopicRange
 
-# each task of a union carries all of its reads, so its cost grows with their product: one union of 200 single reads took
-# 32-39 CPU seconds, where one read of 200 equal ranges took 9; what each size took is in docs/design/0001
+# each task of a union carries all of its reads, so the cost grows with tasks times reads: one union of 200 single reads took
+# 32-39 CPU seconds, where one read of 200 equal ranges took 9; docs/design/0001 has the times of each size
 READS_AT_ONCE = 20
 TASKS_AT_ONCE = 400
 
@@ -26,7 +26,7 @@ class Read:
 
     @property
     def bounds(self) -> Mapping[str, Mapping[int, tuple[int, int]]]:
-        """Half-open interval to read of each topic and Kafka partition."""
+        """The half-open interval to read, by topic and Kafka partition."""
         bounds: dict[str, dict[int, tuple[int, int]]] = defaultdict(dict)
         for each in self.ranges:
             offsets, of_topic = each.offsets, bounds[each.topic]
@@ -43,23 +43,23 @@ class Scan:
 
     @property
     def ranges(self) -> tuple[TopicRange, ...]:
-        """All ranges of the scan, one task each."""
+        """The ranges of the scan, one task each."""
         return tuple(each for read in self.reads for each in read.ranges)
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """Topics that it reads, in order."""
+        """The topics that it reads, sorted."""
         return tuple(sorted({each.topic for each in self.ranges}))
 
     @property
     def text(self) -> str:
-        """Form for messages, e.g. `3 ranges of orders`, `70 ranges of 12 topics`."""
+        """The form for messages, e.g. `3 ranges of orders`, `70 ranges of 12 topics`."""
         of = self.topics[0] if len(self.topics) == 1 else f"{len(self.topics)} topics"
         return f"{len(self.ranges)} ranges of {of}"
 
     @property
     def generation(self) -> int:
-        """Generation that all of its ranges are of."""
+        """The generation of all of its ranges."""
         return _generation(self.reads[0])
 
 
@@ -91,9 +91,9 @@ def _generation(read: Read) -> int:
 def _reads(ranges: Iterable[TopicRange]) -> Iterator[Read]:
     """Divide ranges into reads.
 
-    A read has the largest size that is left: of each Kafka partition it takes the first contiguous stretch of ranges of that
-    size, or, where there is none, one range, which is smaller and which Spark then leaves whole. So a backlog takes one
-    read, and its tails of other sizes one more.
+    A read is cut at the largest size that is left: of each Kafka partition it takes the first contiguous stretch of ranges of
+    that size, or, where there is none, one smaller range, which Spark leaves whole. So a backlog takes one read, and its tails
+    of other sizes one more.
     """
     left: dict[tuple[int, str, int], list[OffsetRange]] = defaultdict(list)
     for each in sorted(set(ranges)):

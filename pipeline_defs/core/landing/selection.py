@@ -1,8 +1,8 @@
-"""Selection: which ranges of the plan log a person means, said as keys, offsets, times or states; and which are retired.
+"""Selection: which ranges of the plan log a person means, given as keys, offsets, times or states; and which are retired.
 
-Pure: what the broker or Dagster must be asked for comes in as an argument. Invariants: a selection is never empty, in log
-order, and of ranges of the plan log only; what can never be landed is in it only where its own key was said. What is not
-landed, and not skipped, is never retired, and neither is any of the newest `max_keys` ranges.
+Pure: answers of broker and Dagster come in as arguments. Invariants: a selection is not empty, is in log order, and has
+ranges of the plan log only; one that can never be landed is in it only where its own key was given. Only landed or skipped
+ranges are retired, and of landed ones none of the newest `max_keys`.
 """
 
 import re
@@ -15,17 +15,17 @@ from ..errors import BadKey, EmptySelection, Refused
 from ..log.coverage import Coverage, State
 from ..offsets import OffsetRange, parse_key, subtract_intervals
 
-MAX_KEYS = 10_000  # partitions of an asset with which Dagster's pages stay at a second
+MAX_KEYS = 10_000  # partitions of an asset with which Dagster's pages load in about a second
 _OFFSETS = re.compile(r"(\d{1,100}):(\d{1,100})-(\d{1,100})", re.ASCII)
 _ASKED_FOR = {State.LANDED, State.PENDING}
-_LANDABLE = {*_ASKED_FOR, State.SKIPPED}  # what a person has skipped is landed where its key or its offsets are said
+_LANDABLE = {*_ASKED_FOR, State.SKIPPED}  # a skipped range is landed where its key or its offsets are given
 NOTHING_DONE = "nothing was launched"
 
 
 def retired(coverage: Coverage, max_keys: int) -> frozenset[OffsetRange]:
-    """Return the landed ranges that come before the newest `max_keys` of the plan log, and those that were skipped.
+    """Return the landed ranges that come before the newest `max_keys` of the plan log, and the skipped ones.
 
-    It only ever grows while the log does, but for skipped ranges that are landed all the same: no key comes and goes.
+    The set only grows with the log, except for skipped ranges that are landed later: no key comes and goes.
     """
     ranges = coverage.log.count_before()[coverage.log.state.seq]
     return coverage.landed_among_first(max(0, ranges - max_keys)) | coverage.skipped()
@@ -33,7 +33,7 @@ def retired(coverage: Coverage, max_keys: int) -> frozenset[OffsetRange]:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What a person means: ranges in log order, and those meant too that can never be landed (any more)."""
+    """The ranges that a person means, in log order; `left_out` are those of them that can never be landed (any more)."""
 
     ranges: tuple[OffsetRange, ...]
     left_out: tuple[OffsetRange, ...] = ()
@@ -54,7 +54,7 @@ def parse_offsets(text: str, generation: int) -> OffsetRange:
 
 
 def choose_all(coverage: Coverage) -> Selection:
-    """Choose every range that is landed or is to be; what a person has skipped is neither."""
+    """Choose every range that is landed or pending; skipped ones are neither."""
     return _choose(coverage, coverage.log.ranges, "has no range in its plan log yet: `offsetlake plan TOPIC --apply`")
 
 
@@ -70,12 +70,12 @@ def choose_failed(coverage: Coverage, failed: AbstractSet[OffsetRange]) -> Selec
 
 
 def choose_keys(coverage: Coverage, wanted: Iterable[OffsetRange], of_what: str) -> Selection:
-    """Choose ranges that something else has found; `of_what` says which, where there is none."""
+    """Choose ranges that the caller has found; `of_what` describes them in the error where there is none."""
     return _choose(coverage, wanted, f"has no range {of_what}")
 
 
 def choose_offsets(coverage: Coverage, wanted: Sequence[OffsetRange]) -> Selection:
-    """Choose the ranges that hold any of the offsets; refuse offsets that no link of the plan log holds."""
+    """Choose the ranges that have any of the offsets; refuse offsets that are in no link of the plan log."""
     topic = coverage.log.topic
     outside = []
     for each in wanted:
@@ -101,11 +101,11 @@ def choose_times(coverage: Coverage, start_ms: int, end_ms: int, unlanded: Mappi
     | range | is chosen where |
     |---|---|
     | landed | its first and last timestamp, in its manifest, span some of that time: always the same |
-    | not landed, open generation | it ends behind `unlanded`, before which all records of its Kafka partition are older |
+    | not landed, open generation | it ends after the offset in `unlanded`, before which all records there are older |
 
-    Producers set timestamps, so what follows may be older than what came before: nobody knows the last record of a time until
-    all are read. So what is not landed is never left out for being too young. The same time chosen again therefore only ever
-    narrows, as ranges land, to the landed ranges with such records, whatever the broker has deleted by then.
+    Producers set timestamps, so later records may have older ones: which is the last record of a time is not known until all
+    are read. So no range that is not landed is left out for being too young. As ranges land, the same selection therefore only
+    narrows, to the landed ranges with such records, whatever the broker has deleted by then.
     """
     chosen = []
     for offsets, state in coverage.states().items():
@@ -140,7 +140,7 @@ def find_ranges(topic: str, keys: Sequence[str], coverage: Coverage) -> list[Off
 
 
 def _with_nearest(wanted: OffsetRange, ranges: Iterable[OffsetRange]) -> str:
-    """Return a key with that of the range a person most likely means by it: it shares most offsets, or is closest."""
+    """Return a key together with that of the range most likely meant: the one that shares most offsets, or is closest."""
 
     def distance(each: OffsetRange) -> tuple[int, int]:
         shared = min(each.end, wanted.end) - max(each.start, wanted.start)

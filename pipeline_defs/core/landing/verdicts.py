@@ -17,12 +17,12 @@ class Outcome(StrEnum):
     """How a range ended in an attempt."""
 
     LANDED = "landed"  # this attempt's manifest decided
-    SUPERSEDED = "superseded"  # another attempt's manifest was there first, with the same rows
+    SUPERSEDED = "superseded"  # another attempt's manifest was there first
     ROLLED_FORWARD = "rolled_forward"  # a manifest was there, unpublished; this attempt published its file
     ALREADY_LANDED = "already_landed"  # nothing to do
     UNCHANGED = "unchanged"  # read again and compared: the same rows
     CHANGED = "changed"  # read again: other rows; the landed file stays
-    REPLACED = "replaced"  # read again: other rows, which a person asked to take the place of the landed ones
+    REPLACED = "replaced"  # read again: other rows, which replaced the landed ones, as a person asked
     EXPIRED = "expired"  # could not be read again, Kafka no longer has it; the landed file matches its digest
     FAILED = "failed"  # not landed; nothing became visible
 
@@ -36,9 +36,9 @@ class Outcome(StrEnum):
 class Verdict:
     """The outcome of one range with its manifest, or with what was violated.
 
-    Of a landed one `violations` are notes: what was found and mended. `is_unread` where the broker itself has said why the
-    range cannot be read: of others that says nothing. `is_compacted` where all that a changed one has otherwise by now is that
-    compaction has taken rows.
+    Of a landed range `violations` are notes: what was found and mended. `is_unread` means that the broker itself said why the
+    range cannot be read, which says nothing of other ranges. `is_compacted` means that a changed range differs only in rows
+    that compaction has removed.
     """
 
     offsets: OffsetRange
@@ -59,7 +59,7 @@ def failed(offsets: OffsetRange, *violations: str) -> Verdict:
 
 
 def violations_by_range(topic: str, offsets: OffsetRange, violations: Iterable[str]) -> list[str]:
-    """Return what is wrong with a range, each with the range: what is wrong with all of a job does not name them."""
+    """Return the violations of a range, each naming it: those of a whole job name no range."""
     where = offsets.text(topic)
     return [each if where in each else f"range {where}: {each}" for each in violations]
 
@@ -72,9 +72,9 @@ def verify_staged(
     missing: Missing,
     ids: tuple[TopicIds, TopicIds, TopicIds],
 ) -> list[str]:
-    """Return every law that a staged range breaks; none means it may be committed.
+    """Return every violation of a staged range; where there is none, it may be committed.
 
-    `stretches` are the file's offsets: a row that repeats or goes back begins a new one.
+    `stretches` are the file's offsets: a row that repeats or goes backward begins a new stretch.
     `ids` are the planned ones and those read before and after the scan.
     """
     where = offsets.text(topic)

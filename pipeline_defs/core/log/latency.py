@@ -19,7 +19,7 @@ from .plan_step import whole
 WINDOW_MS = 3_600_000  # over which quantiles are taken
 BOUNDS_SECONDS = (1.0, 2.5, 5.0, 10.0, 15.0, 30.0, 60.0, 75.0, 90.0, 120.0, 300.0, 900.0, 3600.0, 21_600.0, 86_400.0, inf)
 """Upper bounds of the histogram's buckets."""
-PACKED = 64  # waits that one version of a table stores, about
+PACKED = 64  # waits that one version of a table stores, at most
 PRECISION_SECONDS = 0.0005
 
 

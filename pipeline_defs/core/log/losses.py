@@ -1,7 +1,7 @@
 """Losses: offsets that the broker deleted before they were landed, each with its place, its cause and who accepted it.
 
 Derived from the plan log, the manifests and the acceptances; nothing is stored twice. Invariant: an offset that is in
-no file and that no hole explains is in exactly one loss, or it is still pending.
+no file and in no hole is in exactly one loss, or it is still pending.
 """
 
 from collections.abc import Iterator, Mapping
@@ -28,7 +28,7 @@ class Reading:
 
     @property
     def lost(self) -> tuple[Interval, ...]:
-        """What the rest leaves out: the beginning, since brokers delete from there."""
+        """The lost offsets: the beginning of the range, since brokers delete from there."""
         end = self.rest.start if self.rest else self.offsets.end
         return (Interval(self.offsets.start, end, Cause.LOST),) if end > self.offsets.start else ()
 
@@ -43,9 +43,9 @@ def read_from(offsets: OffsetRange, earliest: int) -> Reading:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """One lost interval: `offsets` are the lost ones, `key` is of the range or link that they belong to.
+    """One lost interval: `offsets` are the lost ones, `key` names the range or link that they belong to.
 
-    `recorded_at_ms` is none while its range is not landed, which it is not before a person has accepted the loss.
+    `recorded_at_ms` is none while its range is pending: only an acceptance, or `on_loss: record`, lets that be landed.
     """
 
     offsets: OffsetRange
@@ -67,7 +67,7 @@ def find_losses(coverage: Coverage) -> list[Loss]:
     | a lost link of the plan log | before it was planned |
     | a lost interval in a landed range's manifest | before it was landed |
     | a range of a closed generation that is not landed | closed |
-    | a claim (`at_most_once`) of a range that is not landed | abandoned, unless its attempt is still at it |
+    | a claim (`at_most_once`) of a range that is not landed | abandoned, unless its attempt still runs |
     """
     closed_at_ms = {generation - 1: at_ms for generation, at_ms in coverage.log.opened.items()}
     return [
@@ -97,9 +97,9 @@ def _losses_of(link: Link, step: PlanStep, coverage: Coverage, closed_at_ms: Map
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """What was left out on purpose and is not landed: offsets in a row, why, and when that was said (ms since 1970).
+    """Contiguous offsets left out on purpose and not landed, why, and when that was decided (ms since 1970).
 
-    What a topic's `start` has left out is in no range, and of a closed generation Kafka has nothing: neither can be landed.
+    Offsets before a topic's `start` are in no range, and Kafka has none of a closed generation: neither can be landed.
     """
 
     offsets: OffsetRange
@@ -113,7 +113,7 @@ class Skip:
 
 
 def find_skips(coverage: Coverage) -> list[Skip]:
-    """List what was left out on purpose and is not landed since, in log order."""
+    """List the stretches that were left out on purpose and not landed since, in log order."""
     steps, left_out = coverage.log.steps, coverage.skipped()
     first = [step for step in steps[:1] if step.seq == 0]
     at_start = (link for step in first for link in step.links if link.kind is LinkKind.SKIPPED)
@@ -127,9 +127,9 @@ def find_skips(coverage: Coverage) -> list[Skip]:
 
 
 def unrecorded_losses(coverage: Coverage, watermarks: Mapping[int, Watermarks]) -> list[Loss]:
-    """List what the broker has deleted of ranges that are planned and not landed: they wait for a person's word.
+    """List what the broker has deleted of ranges that are planned and not landed: a person must accept these losses.
 
-    Where a person has said it, they wait for their run, and are accepted; what is deleted until then is too.
+    Once accepted, the range waits for its run; what the broker deletes of it until then is accepted too.
     """
     generation = coverage.log.generation
     losses = []
@@ -144,5 +144,5 @@ def unrecorded_losses(coverage: Coverage, watermarks: Mapping[int, Watermarks]) 
 
 
 def all_losses(coverage: Coverage, watermarks: Mapping[int, Watermarks]) -> list[Loss]:
-    """Return the ledger: every loss that is recorded, then those of ranges that are not landed."""
+    """Return the ledger: every recorded loss, then those of pending ranges."""
     return [*find_losses(coverage), *unrecorded_losses(coverage, watermarks)]

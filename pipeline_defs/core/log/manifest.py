@@ -17,7 +17,7 @@ from .holes import Interval
 
 @dataclass(frozen=True, slots=True)
 class StagedFile:
-    """What was read from a staged Parquet file: from its footer, its offset column and its bytes."""
+    """Facts of a staged Parquet file, read from its footer, its offset column and its bytes."""
 
     path: str
     bytes: int
@@ -31,7 +31,7 @@ class StagedFile:
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """Who landed a range, with what, when: lineage that is in no Parquet file, so that a redo gives equal bytes."""
+    """Lineage of a range: who landed it, with what and when; kept out of Parquet files, so that a redo gives equal bytes."""
 
     attempt: str
     run_id: str
@@ -45,7 +45,7 @@ class Provenance:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """That a range's published file was dropped: how often by now, of which revision the last time, and when that was."""
+    """The last drop of a range's published file: how many there were, and the revision and time of this one."""
 
     number: int
     revision: int
@@ -54,11 +54,11 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The record of one landed range. `file` is none where no record was left to land.
+    """The record of one landed range. `file` is none where there was no record to land.
 
-    `revision` is 0, but where a later manifest took the place of one that stood. `named_after` is the attempt whose name the
-    published file carries, or empty; each revision has the name of the one before, so an exchange supersedes all of them.
-    `drop` is the last one of the range: of this very revision, and then the raw table has the only rows, or of an earlier one.
+    `revision` counts the times that the range was replaced. `named_after` is the attempt whose name the published file
+    carries, or empty; each revision keeps the name of the one before, so an exchange supersedes all of them.
+    `drop` is the range's last: of this revision, so that only the raw table has the rows, or of an earlier one.
     """
 
     topic: str
@@ -83,7 +83,7 @@ class Manifest:
 
     @property
     def serial(self) -> int:
-        """Number of this document among those of its range: a revision, or that one was dropped, is the next one."""
+        """Number of this document among those of its range: each revision and each drop takes the next one."""
         return self.revision + (self.drop.number if self.drop else 0)
 
     @property
@@ -92,7 +92,7 @@ class Manifest:
         return self.drop is not None and self.drop.revision == self.revision
 
     def dropped(self, at_ms: int) -> Self:
-        """Return the next document of the range, which says that its file was dropped."""
+        """Return the range's next document, which says that its file is dropped."""
         return replace(self, drop=Drop(self.drop.number + 1 if self.drop else 1, self.revision, at_ms))
 
     @property

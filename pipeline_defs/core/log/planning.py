@@ -1,7 +1,7 @@
 """The one planner: from the log's state and what the broker shows to the next plan step, or none; `cutting.py` cuts.
 
-Pure: the sensor, the command line and the tests call the same function. Invariant: what it decides tiles with what
-the log has, lies inside the watermarks it was given, and asked again with the same inputs it decides nothing.
+Pure: the sensor, the command line and the tests call the same function. Invariant: what it decides tiles with the log and
+lies inside the watermarks it was given; asked again once that is in the log, with nothing new, it decides nothing.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,10 +17,10 @@ from .cutting import cut_ranges
 from .plan_step import Growth, Head, Link, LinkKind, LogState, PlanStep
 from .topic_state import PartitionState, TopicState, find_shrunk, refuse_other_cluster, refuse_stale
 
-AUTO_RECORDS_DEFAULT = 1 << 17  # nothing is known of the record size yet
+AUTO_RECORDS_DEFAULT = 1 << 17  # while the record size is unknown
 AUTO_RECORDS_MAX = 1 << 24
-CLOCKS_APART_MS = 300_000  # that planners, or daemons, of two hosts may be
-MOST_SKIPPED = 100_000  # ranges that a skip plans; their step has some 20 MB
+CLOCKS_APART_MS = 300_000  # tolerated between the clocks of two hosts that plan or run daemons
+MOST_SKIPPED = 100_000  # ranges that a skip may plan; their step has some 20 MB
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +34,11 @@ class Policy:
     isolation_level: Literal["read_committed", "read_uncommitted"] = "read_committed"
     budget: int = 200
     order: Literal["oldest_first", "newest_first"] = "oldest_first"  # in which ranges are landed
-    cluster_id: str | None = None  # of the Kafka cluster that the topic is read from; none: the one that the log began with
+    cluster_id: str | None = None  # of the Kafka cluster that the topic is read from; none: the cluster that the log has
 
     @property
     def is_newest_first(self) -> bool:
-        """Whether the newest ranges are landed first, so that earlier ones wait longer."""
+        """Whether the newest ranges are landed first, so earlier ones wait longer."""
         return self.order == "newest_first"
 
 
@@ -57,10 +57,10 @@ def grid_of(policy: Policy, bytes_per_record: float | None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class SkipAhead:
-    """A person's word that what lies before some offsets and is not landed is left out, of one generation and topic id.
+    """A person's request to leave out what is not landed before some offsets, in one generation and topic id.
 
-    `to` has an offset for each Kafka partition that is skipped in; `cause` says who said it and how; `pending` are the planned
-    ranges that are not landed.
+    `to` has an offset for each Kafka partition to skip in; `cause` says who asked and how; `pending` are the planned ranges
+    that are not landed.
     """
 
     to: Mapping[int, int]
@@ -79,14 +79,14 @@ def plan(
     through_end: bool = False,
     skip: SkipAhead | None = None,
 ) -> PlanStep | None:
-    """Decide the next plan step, or none where there is nothing to decide; who plans is to be written into it.
+    """Decide the next plan step, or none where there is nothing to decide; the caller sets its `planner`.
 
-    `through_end` cuts the tail now, whatever its age: a person said so.
+    `through_end` cuts the tail now, whatever its age, since a person asked for it.
 
-    With `skip` the step skips ahead, and is none where nothing is left out by it; raise `Refused` for another topic. It plans
-    ranges up to where the skip goes, and leaves them out beside those that are pending before it. So each is a range like any
-    other, and may be landed all the same. A pending range that the skip ends within is landed; one of which the broker has
-    deleted something stays pending: that is a loss, which a person's word is needed for.
+    With `skip` the step skips ahead, and is none where it would leave out nothing; raise `Refused` where the topic is another
+    one by now. The step plans ranges up to the skip's offsets and skips them along with the pending ones before these: so each
+    is a range like any other and can still be landed. A pending range that the skip ends within is landed; one of which the
+    broker has deleted something stays pending, since that is a loss, which a person must accept.
     """
     refuse_other_cluster(state.topic, policy.cluster_id or log_state.cluster_id, state.cluster_id)
     refuse_stale(log_state, state)
@@ -134,7 +134,7 @@ def plan(
 
 
 def _refuse_leaderless(state: TopicState) -> None:
-    """Raise `NoLeader` where nobody shows where a Kafka partition begins or ends: a beginning and a growth need all of them."""
+    """Raise `NoLeader` where a Kafka partition has no leader: a new log, generation or growth needs all watermarks."""
     if state.leaderless:
         places = some_of([f"{state.topic}/{partition}" for partition in state.leaderless])
         raise NoLeader(
@@ -146,9 +146,9 @@ def _refuse_leaderless(state: TopicState) -> None:
 
 
 def _cuts_before(skip: SkipAhead, at: LogState, state: TopicState, grid: int) -> list[OffsetRange]:
-    """Return the ranges from the heads up to where a skip goes, the last one of each Kafka partition cut there.
+    """Return the ranges from the heads up to a skip's offsets, the last one of each Kafka partition cut there.
 
-    Raise `Refused` where they are more than a step should have.
+    Raise `Refused` where they are more than a step should have, or where the skip is of another generation or topic id.
     """
     if (skip.generation, skip.topic_id) != (at.generation, state.topic_id):
         raise Refused(
@@ -172,13 +172,13 @@ def _cuts_before(skip: SkipAhead, at: LogState, state: TopicState, grid: int) ->
 
 
 def _is_whole(offsets: OffsetRange, state: TopicState) -> bool:
-    """Return whether the broker still has the beginning of a range: it deletes from there."""
+    """Return whether the broker still has the beginning of a range, and so all of it: it deletes from there."""
     seen = state.partitions.get(offsets.partition)
     return seen is not None and offsets.start >= seen.watermarks.earliest
 
 
 def _skips(skip: SkipAhead, cuts: Iterable[OffsetRange], state: TopicState) -> tuple[Link, ...]:
-    """Return the stretches of pending ranges, and of those that are planned now, that end before where a skip goes."""
+    """Return the stretches of ranges, pending or planned now, that end at or before a skip's offsets."""
     whole = (each for each in skip.pending if _is_whole(each, state))
     left_out = (o for o in (*whole, *cuts) if o.generation == skip.generation and o.end <= skip.to.get(o.partition, 0))
     return tuple(Link(LinkKind.SKIPPED, each, skip.cause) for each in merge_ranges(left_out))
@@ -186,16 +186,16 @@ def _skips(skip: SkipAhead, cuts: Iterable[OffsetRange], state: TopicState) -> t
 
 @dataclass(frozen=True, slots=True)
 class WaitingTail:
-    """What a topic has beyond its planned ranges: how many offsets, and how long the oldest has waited, if known."""
+    """Offsets of a topic beyond its planned ranges: how many, and how long the oldest has waited, if known."""
 
     offsets: int
     age_seconds: float | None
 
 
 def find_waiting_tail(before: LogState, after: LogState, state: TopicState, now_ms: int) -> WaitingTail | None:
-    """Find what no range has, once all is planned that can be: none where nothing waits.
+    """Find the offsets that are in no range after planning; none where nothing waits.
 
-    The broker was asked for the oldest record after `before`; where ranges were planned since, nobody knows that of `after`.
+    The broker was asked for the oldest record after the heads of `before`; where `after` has moved one, its age is not known.
     """
     offsets, oldest = 0, []
     for partition, seen in state.partitions.items():
@@ -213,7 +213,7 @@ def find_waiting_tail(before: LogState, after: LogState, state: TopicState, now_
 
 
 def _open(log_state: LogState, state: TopicState, policy: Policy) -> tuple[LogState, list[Link]]:
-    """Open the log, a new generation, or new partitions; return the state to plan from and the links that takes."""
+    """Open the log, a new generation, or new partitions; return the state to plan from and the links that this adds."""
     if log_state.seq == 0:
         return _open_log(log_state, state, policy)
     generation, topic_id, heads = log_state.generation, log_state.topic_id or state.topic_id, dict(log_state.heads)
@@ -221,17 +221,17 @@ def _open(log_state: LogState, state: TopicState, policy: Policy) -> tuple[LogSt
     if log_state.ids.is_another(state.ids):
         generation, topic_id, heads = generation + 1, state.topic_id, {}
         closed = (*former_ids, log_state.ids)
-        former_ids = tuple(each for each in closed if each.topic_id not in {None, topic_id})  # where it came back to a cluster
+        former_ids = tuple(each for each in closed if each.topic_id not in {None, topic_id})  # its own if it moved back
     elif find_shrunk(log_state, state):
-        # the same log, cut off: what retention took of it before belongs to the generation that is closed
+        # the same log, truncated: what retention deleted before that belongs to the closed generation
         known = ((p, seen) for p, seen in state.partitions.items() if p in heads)
         heads = {p: Head(seen.watermarks.earliest, 0, seen.leader_epoch) for p, seen in known}
         generation += 1
     elif topic_id != log_state.topic_id:
         # a log begun on a broker too old to give an id takes the id as soon as there is one, and the epochs beside it
         heads |= {p: replace(heads[p], leader_epoch=state.partitions[p].leader_epoch) for p in heads.keys() & state.partitions}
-    # what appears under our eyes began at 0: what is missing of it by now is lost, not history; nobody knows how long
-    # its records have waited
+    # a partition that appears after the log was begun started at 0: what is missing of it now is lost, not history; how long
+    # its records have waited is not known
     appeared = {p: Head(0, 0, seen.leader_epoch) for p, seen in state.partitions.items() if p not in heads}
     growths = log_state.growths if generation == log_state.generation else ()
     if appeared and generation == log_state.generation:
@@ -241,9 +241,9 @@ def _open(log_state: LogState, state: TopicState, policy: Policy) -> tuple[LogSt
 
 
 def _measure_growth(heads: Mapping[int, Head], state: TopicState) -> Growth:
-    """Return where each log ends now that partitions were added; the heads lag behind that under backlog.
+    """Return where each log ends now that partitions were added; under a backlog the heads are behind that.
 
-    An answer names all Kafka partitions up to its last one; of one that it did not, the head is as far as is known.
+    For a Kafka partition that the answer does not name, the head is the best known end.
     """
     return {p: head.offset for p, head in heads.items()} | {p: seen.log_end for p, seen in state.partitions.items()}
 
@@ -264,7 +264,7 @@ def _open_log(log_state: LogState, state: TopicState, policy: Policy) -> tuple[L
             offsets = OffsetRange(log_state.generation, partition, first, start)
             links.append(Link(LinkKind.SKIPPED, offsets, f"start: {policy.start}"))
         heads[partition] = Head(start, 0, seen.leader_epoch)
-    # the heads are written even where no record is: from now on nothing of this topic can go unnoticed
+    # heads are written even where there is no record: from now on no loss of this topic goes unnoticed
     return LogState(log_state.seq, log_state.generation, state.topic_id, heads, cluster_id=state.cluster_id), links
 
 
@@ -277,7 +277,7 @@ def _lost(log_state: LogState, state: TopicState) -> Iterator[Link]:
 
 
 def _move(heads: dict[int, Head], offsets: OffsetRange, state: TopicState, now_ms: int) -> None:
-    """Move a head to the end of a link; while records wait after it, it keeps its time: their age is not reset."""
+    """Move a head to the end of a link; while records wait after it, it keeps its time, so their age is not reset."""
     seen = state.partitions[offsets.partition]
     moved_at_ms = now_ms if offsets.end >= seen.watermarks.end else heads[offsets.partition].moved_at_ms
     heads[offsets.partition] = Head(offsets.end, moved_at_ms, seen.leader_epoch)
@@ -286,7 +286,7 @@ def _move(heads: dict[int, Head], offsets: OffsetRange, state: TopicState, now_m
 def _cuts_by_partition(
     log_state: LogState, state: TopicState, grid: int, max_age_ms: float, now_ms: int
 ) -> list[Iterator[OffsetRange]]:
-    """Return one iterator of cuts per Kafka partition: the most endangered first, then who has waited longest."""
+    """Return one iterator of cuts per Kafka partition: the most endangered first, then the longest waiting."""
     since = {p: _waiting_since(log_state.heads[p], seen, now_ms) for p, seen in state.partitions.items()}
 
     def urgency(item: tuple[int, PartitionState]) -> tuple[float, int, int]:
@@ -302,9 +302,9 @@ def _cuts_by_partition(
 def _waiting_since(head: Head, seen: PartitionState, now_ms: int) -> int:
     """Return since when (ms since 1970) the first record after the head has waited, 0 where nothing tells.
 
-    A record cannot have waited for longer than since the partition was last planned to its end: without that bound,
-    a topic with old event times as timestamps would be cut at every tick, and go before all others. A time in the
-    future, of a record or of a planner whose clock was wrong, says nothing; one of a planner a little ahead is now.
+    It cannot have waited since before the partition was last planned to its end: without that bound, a topic with old
+    event times as timestamps would be cut at every tick, and go before all others. A time in the future, of a record or of
+    a planner whose clock was wrong, is ignored; that of a planner a little ahead counts as now.
     """
     is_together = now_ms < head.moved_at_ms <= now_ms + CLOCKS_APART_MS
     times = (seen.oldest_ms, now_ms if is_together else head.moved_at_ms)

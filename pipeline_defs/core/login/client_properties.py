@@ -1,7 +1,7 @@
-"""What the properties file of a Kafka client says, checked: how brokers are spoken to, and who logs in.
+"""The properties file of a Kafka client, checked: how we connect to brokers, and who logs in.
 
-Pure; `adapters/kafka/access.py` reads the file. Invariants: what cannot be told to every client alike is refused, so that Spark
-never reads as another than who plans; no message and no repr has a value that may be a secret.
+Pure; `adapters/kafka/access.py` reads the file. Invariants: a property that not every client can use alike is refused, so
+Spark never reads as another user than the planner; no message and no repr has a value that may be a secret.
 """
 
 import re
@@ -22,7 +22,7 @@ MODULES: Mapping[str, str] = {
 }
 PEM_ADVICE = "convert it by keytool or openssl, as `offsetlake explain bad_setting` shows"
 
-# what boundaries, bytes and completeness rest on, and what a command's own options say
+# keys that boundaries, bytes and completeness depend on, and those that a command sets by options of its own
 OURS = frozenset(
     (
         *("bootstrap.servers", "group.id", "group.instance.id", "group.protocol", "enable.auto.commit", "auto.offset.reset"),
@@ -41,19 +41,19 @@ KNOWN = frozenset(
     )
 )
 _OF_STORES = frozenset({"ssl.truststore.password", "ssl.keystore.password"})  # of JKS and PKCS12, which are refused
-_CLOSED = ("security.", "sasl.", "ssl.", "schema.registry.", "config.providers")  # below these, what is not known is refused
+_CLOSED = ("security.", "sasl.", "ssl.", "schema.registry.", "config.providers")  # unknown keys below these are refused
 _REGISTRY = "schema.registry."
 _PLAIN_KEY = re.compile(r"[a-z0-9]+([._-][a-z0-9]+)+|retries")
 _KAFKAS_SHAPE = re.compile(r"[A-Za-z][a-z]{1,19}([._-][A-Za-z0-9][a-z0-9]{0,19}){1,7}")
 _WORDS = frozenset({*MODULES, "GSSAPI", "OAUTHBEARER", "AWS_MSK_IAM", "EXTERNAL", "JKS", "PKCS12", "BCFKS"})
 _PLAIN_PATH = re.compile(r"[^\s=\"';:]{1,200}")
 _HOST = re.compile(r"[\w.-]+|\[[0-9A-Fa-f:.]+(%\w+)?\]")
-_LIKE_A_KEY = 0.75  # how alike a name is that somebody may have mistaken for one of ours, such as `consumer.sasl.mechanism`
+_LIKE_A_KEY = 0.75  # similarity from which a key may be a mistyped one of ours, such as `consumer.sasl.mechanism`
 
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """Who logs in by SASL."""
+    """A SASL login."""
 
     mechanism: str
     username: str
@@ -62,7 +62,7 @@ class Login:
 
 @dataclass(frozen=True, slots=True)
 class Pem:
-    """Something in PEM that a key gives: as text, or as the path of a file; `source` is the key and the path."""
+    """A PEM value of a key: as text, or as the path of a file; `source` names the key and the path."""
 
     source: str
     location: str | None = None
@@ -71,7 +71,7 @@ class Pem:
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """How TLS is spoken; without `trust` this machine's own authorities are trusted. `key` comes with its chain."""
+    """TLS settings; without `trust` this machine's own authorities are trusted. `key` comes with its `chain`."""
 
     trust: Pem | None = None
     key: Pem | None = None
@@ -83,7 +83,7 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class RegistryLogin:
-    """How a schema registry is entered: `user:password` or nobody, and the authorities that are trusted, as a path."""
+    """The login at a schema registry: `user:password` or none, and the path of the trusted authorities."""
 
     user: str | None = field(default=None, repr=False)
     authority: str | None = None
@@ -94,7 +94,7 @@ ANYBODY = RegistryLogin()
 
 @dataclass(frozen=True, slots=True)
 class ClientProperties:
-    """What the file says; `kafka` has what Spark's Kafka client is told, under Kafka's own names."""
+    """The content of the file; `kafka` has what Spark's Kafka client is given, under Kafka's own names."""
 
     protocol: str = "PLAINTEXT"
     login: Login | None = None
@@ -106,7 +106,7 @@ class ClientProperties:
         return f"{self.protocol} ({self.login.mechanism})" if self.login else self.protocol
 
     def hide(self, text: str) -> str:
-        """Return a text of somebody else's, without any secret of ours that may stand in it."""
+        """Return a foreign text, with any secret of ours in it replaced by `***`."""
         secrets = [
             self.login.password if self.login else None,
             self.tls.key_password if self.tls else None,
@@ -118,10 +118,10 @@ class ClientProperties:
 
 
 def parse_client_properties(values: Mapping[str, str], where: str, lines: Mapping[str, int] | None = None) -> ClientProperties:
-    """Check what a file has; raise `BadSetting` once, with all that is wrong.
+    """Check the content of a file; raise `BadSetting` once, with all errors.
 
-    `where` names the file, `lines` has the line of each key. What is not understood is refused, not passed over: a key with
-    a typing error would otherwise mean a connection in the clear, and as anybody.
+    `where` names the file, `lines` has the line of each key. Keys that are not understood are refused, not ignored: a mistyped
+    key would otherwise mean an unencrypted connection without a login.
     """
     lines = lines or {}
     wrong = _refuse_keys(values, lines)
@@ -147,10 +147,10 @@ def parse_client_properties(values: Mapping[str, str], where: str, lines: Mappin
 
 
 def _refuse_keys(values: Mapping[str, str], lines: Mapping[str, int]) -> list[str]:
-    """Refuse keys that Offsetlake sets itself, and those that say something of a login and are none of Kafka's, or may.
+    """Name the keys that Offsetlake sets itself, and those that are not understood and may concern a login.
 
-    Java ends a key at a blank, so that `export a.b=c` sets the key `export`. Spark takes an option in any case, and would
-    have one key twice.
+    Java ends a key at a blank, so `export a.b=c` sets the key `export`. Spark ignores the case of options, and would have a
+    key of ours twice.
     """
     ours = sorted(key for key in values if key.lower() in OURS)
     others = sorted((lines.get(key, 0), key) for key in values.keys() - {*ours} if not _is_taken(key))
@@ -164,7 +164,7 @@ def _refuse_keys(values: Mapping[str, str], lines: Mapping[str, int]) -> list[st
 
 
 def _is_taken(key: str) -> bool:
-    """Return whether a key is understood, or certainly says nothing of who logs in and how: a typing error may."""
+    """Return whether a key is understood, or certainly has nothing to do with logins; a mistyped one may have."""
     if key in KNOWN | _OF_STORES:
         return True
     is_slip = bool(get_close_matches(key, KNOWN, n=1, cutoff=_LIKE_A_KEY))
@@ -172,12 +172,12 @@ def _is_taken(key: str) -> bool:
 
 
 def _shown(key: str) -> str:
-    """Return a key as a message may show it; what is not shaped like Kafka's own may be a piece of a secret."""
+    """Return a key as a message may show it; one that is not shaped like Kafka's may be part of a secret."""
     return key if _KAFKAS_SHAPE.fullmatch(key) else f"a key of {len(key)} signs (not shown: it may be part of a secret)"
 
 
 def _word(value: str) -> str:
-    """Return a value that is a word of Kafka's; another may be a line that ran into the one before, with its secret."""
+    """Return a value if it is a word of Kafka's; any other may be two lines run together, one of them with a secret."""
     return value if value in _WORDS else "another (not shown: it may be part of a secret)"
 
 
@@ -186,7 +186,7 @@ def _path(value: str) -> str:
 
 
 def check_addresses(text: str) -> str:
-    """Return a list of brokers as it was given; raise `ValueError`, without what it says, where one is not `host:port`."""
+    """Return a list of brokers unchanged; raise `ValueError`, without quoting it, where one is not `host:port`."""
     for number, address in enumerate(text.split(","), 1):
         host, _, port = address.strip().rpartition(":")
         is_port = port.isascii() and port.isdigit() and 0 < int(port[:6]) < 2**16
@@ -199,7 +199,7 @@ def check_addresses(text: str) -> str:
 
 
 def _refuse_unused(values: Mapping[str, str], protocol: str, lines: Mapping[str, int]) -> Iterator[str]:
-    """Name keys of a login or of TLS which the protocol makes no use of: nobody writes them for nothing."""
+    """Name keys of a login or of TLS that the protocol does not use: whoever wrote them expects them to be used."""
     said = "" if "security.protocol" in values else ", as Kafka takes it where nothing is said"
     for head, is_used, expected in (
         ("sasl.", protocol.startswith("SASL_"), "SASL_SSL or SASL_PLAINTEXT"),
@@ -256,7 +256,7 @@ def _read_tls(values: Mapping[str, str], wrong: list[str]) -> Tls:
 
 
 def _read_pem(values: Mapping[str, str], store: str, inline: str, wrong: list[str]) -> Pem | None:
-    """Read a store, in PEM and in no other format: only Java reads those."""
+    """Read a store in PEM; other formats are refused, since only Java reads them."""
     location, text = values.get(f"{store}.location"), values.get(f"{store}.{inline}")
     if location is None and text is None:
         return None

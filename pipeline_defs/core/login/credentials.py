@@ -1,6 +1,6 @@
-"""Credentials as Kafka's properties have them: keys and certificates as PEM, and the login of `sasl.jaas.config`.
+"""Credentials in Kafka's properties: keys and certificates as PEM, and the login of `sasl.jaas.config`.
 
-Pure. Invariant: no message here shows any part of a text, for all of it may be a secret.
+Pure. Invariant: no message here quotes any part of a text, since all of it may be a secret.
 """
 
 import base64
@@ -8,13 +8,13 @@ import re
 from dataclasses import dataclass, field
 
 CERTIFICATE = "CERTIFICATE"
-PRIVATE_KEY = "PRIVATE KEY"  # of PKCS #8, which is what Kafka takes; those of one algorithm have its name before that
+PRIVATE_KEY = "PRIVATE KEY"  # of PKCS #8, which Kafka needs; other formats have the algorithm's name before that
 LOCKED_KEY = "ENCRYPTED PRIVATE KEY"
 _PBES2 = bytes.fromhex("06092a864886f70d01050d")
-_HEAD = 64  # characters, in which the name of a key's encryption stands
+_HEAD = 64  # characters that include the identifier of a key's encryption
 _BLOCK = re.compile(r"-----\s*BEGIN ([A-Z0-9 ]+?)\s*-----([A-Za-z0-9+/=\s]*)-----\s*END \1\s*-----")
 _WIDTH = 64
-# of Java's StreamTokenizer as Kafka sets it up: quoted with either quote, words, and the two signs
+# as Java's StreamTokenizer, set up by Kafka, splits: texts in either quotes, words, and the two signs
 _TOKEN = re.compile(
     r"""\s*(?:"((?:[^"\\\r\n]|\\.)*)"|'((?:[^'\\\r\n]|\\.)*)'|([A-Za-z_$][\w.$-]*)|([=;]))""", re.ASCII | re.DOTALL
 )
@@ -26,17 +26,17 @@ _FLAGS = {"required", "requisite", "sufficient", "optional"}
 def find_blocks(text: str, kind: str) -> str:
     """Return the blocks of one kind, empty where there is none.
 
-    In a properties file a block may stand in one line, which OpenSSL does not read: each line gets the length that it wants.
+    In a properties file a block may be a single line, which OpenSSL does not read: it is broken into lines as OpenSSL wants.
     """
     return "".join(_block(found[1], found[2]) for found in _BLOCK.finditer(text) if found[1] == kind)
 
 
 def is_locked_by_pbes2(blocks: str) -> bool:
-    """Return whether a key is encrypted as openssl does it by itself, which Kafka's client on Java 17 cannot undo."""
+    """Return whether a key is encrypted by openssl's default, which Kafka's client on Java 17 cannot decrypt."""
     body = "".join(blocks.splitlines()[1:-1])[:_HEAD]
     try:
         return _PBES2 in base64.b64decode(body + "=" * (-len(body) % 4))
-    except ValueError:  # a damaged one, of which OpenSSL says so
+    except ValueError:  # damaged: OpenSSL reports it
         return False
 
 
@@ -47,19 +47,19 @@ def _block(name: str, body: str) -> str:
 
 
 class NotJaas(ValueError):
-    """What was expected, and never what stands there."""
+    """A text is no entry of a JAAS configuration; the message says what was expected and never what was found."""
 
 
 @dataclass(frozen=True, slots=True)
 class Jaas:
-    """One entry: the login module, and its options without those of its class."""
+    """One entry: the login module and its options."""
 
     module: str
     options: dict[str, str] = field(repr=False)
 
 
 def parse_jaas(text: str) -> Jaas:
-    """Read `<module> required key="value" ...;`, one entry and no more. Raises `NotJaas`."""
+    """Read `<module> required key="value" ...;`, exactly one entry; raise `NotJaas` for anything else."""
     kinds, words = _split(text)
     if not re.fullmatch(r"ww(w=[wq])*;", kinds) or words[1].lower() not in _FLAGS:
         raise NotJaas('expected one `<login module> required username="..." password="...";`, quoted and with its semicolon')
@@ -67,7 +67,7 @@ def parse_jaas(text: str) -> Jaas:
 
 
 def _split(text: str) -> tuple[str, list[str]]:
-    """Split into words (`w`), quoted texts (`q`) and signs, as one letter each, and what they say."""
+    """Split into tokens; return their kinds, one letter each (`w` word, `q` quoted, or the sign itself), and their texts."""
     kinds, words, at = "", [], 0
     end = len(text.rstrip())
     while at < end:
