@@ -4,8 +4,8 @@
     tables/raw/<topic>/<g0>-<p0003>-<start20>-<end20>.c-<id>.parquet     several ranges in one file (compaction.py)
     tables/raw/<topic>/_delta_log/                                       which of them are its files
 
-A run appends what it has landed before it tells of it, and whatever a run before it has left out. The landed file may be
-exchanged or deleted afterwards: the table has its own name for it, which no other file is ever given.
+A run appends what it has landed before it reports that, and whatever an earlier run left out. The landed file may be
+exchanged or deleted afterwards: the table has its own name for it, which is never given to another file.
 """
 
 import uuid
@@ -34,14 +34,14 @@ from .standing import find_otherwise, has_bytes_of, table_file
 
 
 class _LookAgain(Exception):
-    """Something else is due: a range has a later revision, so what was linked may be either's, or a file cannot be cut."""
+    """What is due has changed: a range has a later revision, so the linked file may be of either, or a file cannot be cut."""
 
 
 @dataclass(frozen=True, slots=True)
 class Doubts:
-    """Ranges that were read again: the landed file takes the place of the table's, where that is rotten or has other rows.
+    """Ranges that were read again: the landed file replaces the table's where that is rotten or has other rows.
 
-    Rows that only the table has, of a manifest that was deleted, say, it keeps: but where a person `replaces` them.
+    Rows that only the table has, for example after a manifest was deleted, stay unless a person `replaces` them.
     """
 
     ranges: Collection[OffsetRange] = ()
@@ -54,23 +54,23 @@ NO_DOUBTS = Doubts()
 def append_landed(
     topic: str, lake: Lake, now_ms: Callable[[], int], doubts: Doubts = NO_DOUBTS, on_step: StepWatcher = no_step
 ) -> int:
-    """Have the table of a topic name all that is landed; return its version, -1 while there is nothing to name.
+    """Add all landed ranges that a topic's table lacks; return its version, -1 while there is nothing to add.
 
-    Any number of processes may append at once: who is second to write a version looks again at what is left. Raise
-    `DamagedFile` once the rest is appended where a compacted file, of which a range was replaced, cannot be cut. Raise
-    `TableFileGone` where the table does not have what was dropped, and `BrokenTable` where it has other ranges than the plan
-    log; then nothing is appended.
+    Any number of processes may append at once: whoever loses the race for a version looks again at what is left. Raise
+    `DamagedFile`, after appending the rest, where a compacted file cannot be cut of which a range was replaced. Raise
+    `TableFileGone` where the table lacks dropped ranges, and `BrokenTable` where it has ranges that the plan log has not;
+    then nothing is appended.
     """
     log, uncut = raw_table_log(topic, lake.store), dict[str, str]()
     while True:
         table = log.read_head()
-        coverage = lake.recent(topic)  # read after the table: what that names was landed before
+        coverage = lake.recent(topic)  # read after the table, so it has all that the table names
         due = None if doubts.ranges or uncut else raw_table.find_due(coverage, table)
         if due is None:
             table = log.read()
             coverage = lake.coverage(topic)
             if lost := _why_lost(coverage, table, lake.store.url(log.folder)):
-                if log.read_head().version != table.version:  # others have gone on between the two
+                if log.read_head().version != table.version:  # others have committed between the two reads
                     continue
                 raise lost
             due = raw_table.find_due_by_files(coverage, table, _find_wrong(doubts, coverage, table, lake, log), uncut)
@@ -93,7 +93,7 @@ def append_landed(
 
 
 def _make_files(due: Due, table: Snapshot, lake: Lake, log: DeltaLog, at_ms: int, uncut: dict[str, str]) -> list[File]:
-    """Make the files that a commit adds; say in `uncut` by path why a compacted one cannot be cut."""
+    """Make the files that a commit adds; record in `uncut` by path why a compacted file cannot be cut."""
     standing = RangeFiles(table)
     files = [
         raw_table.file_of(manifest, _link(manifest, standing.find(manifest.offsets), table, lake, log)) for manifest in due.adds
@@ -109,7 +109,7 @@ def _make_files(due: Due, table: Snapshot, lake: Lake, log: DeltaLog, at_ms: int
 
 
 def write_checkpoint_if_due(topic: str, log: DeltaLog, version: int, on_step: StepWatcher) -> None:
-    """Write the checkpoint that is due with some versions; one that cannot be written is told, and costs nothing."""
+    """Write the checkpoint that is due at every `CHECKPOINT_EVERY`th version; failing to is reported, and does no harm."""
     if not version or version % CHECKPOINT_EVERY:
         return
     try:
@@ -121,10 +121,10 @@ def write_checkpoint_if_due(topic: str, log: DeltaLog, version: int, on_step: St
 def try_append(
     topic: str, lake: Lake, now_ms: Callable[[], int], doubts: Doubts = NO_DOUBTS, on_step: StepWatcher = no_step
 ) -> str | None:
-    """Append as `append_landed` does; return why that could not be done, and tell it as a step: what is landed is landed."""
+    """Append as `append_landed` does; a failure is reported as a step and its reason returned: what is landed is landed."""
     try:
         append_landed(topic, lake, now_ms, doubts, on_step)
-    except Exception as error:  # noqa: BLE001 (told by its type: landing and planning do not pay for it)
+    except Exception as error:  # noqa: BLE001 (told by its type: landing and planning must not fail by it)
         reason = str(as_ours(error, f"the raw table of {topic}"))
         on_step("append_failed", topic=topic, reason=reason)
         return reason
@@ -132,7 +132,7 @@ def try_append(
 
 
 def _find_wrong(doubts: Doubts, coverage: Coverage, table: Snapshot, lake: Lake, log: DeltaLog) -> set[OffsetRange]:
-    """Return the ranges of which the landed file, which is as it was landed, is to take the place of the table's."""
+    """Return the ranges whose landed file, which is intact, is to replace the table's."""
     wrong, by_path = set[OffsetRange](), defaultdict[str, list[Manifest]](list)
     files, standing = RangeFiles(table), raw_table.ranges_by_file(coverage, table)
     for offsets in doubts.ranges:
@@ -145,13 +145,13 @@ def _find_wrong(doubts: Doubts, coverage: Coverage, table: Snapshot, lake: Lake,
             found = find_otherwise(file, manifests, standing.get(path, ()), log.folder, lake)
             wrong |= {offsets for offsets, alone in found.items() if not alone or doubts.replaces}
         except DamagedFile:
-            if not raw_table.is_compacted(file):  # nobody cuts it
+            if not raw_table.is_compacted(file):  # a damaged compacted file cannot be cut
                 wrong |= {each.offsets for each in manifests if _is_whole(each, lake)}
     return wrong
 
 
 def _is_whole(manifest: Manifest, lake: Lake) -> bool:
-    """Return whether the landed file of a range is there, as it was landed; a range without rows needs none."""
+    """Return whether the landed file of a range is intact; a range without rows needs none."""
     own = lake.own_path(manifest)
     with suppress(DamagedFile):
         return manifest.file is None or (own is not None and has_bytes_of(manifest, own, lake))
@@ -159,9 +159,9 @@ def _is_whole(manifest: Manifest, lake: Lake) -> bool:
 
 
 def _link(manifest: Manifest, standing: File | None, table: Snapshot, lake: Lake, log: DeltaLog) -> str:
-    """Give a landed file a name in the table that no file there had before; return that, below the table's folder.
+    """Link a landed file under a name that no file of the table ever had; return it, below the table's folder.
 
-    `standing` is the file that the table has of the range.
+    `standing` is the file that the table has of the range now.
     """
     own, file = lake.own_path(manifest), manifest.file
     if own is None or file is None or lake.store.size(own) != file.bytes:
@@ -177,14 +177,14 @@ def _link(manifest: Manifest, standing: File | None, table: Snapshot, lake: Lake
             lake.store.publish(own, path, guard=guard, is_due=lambda: not lake.is_replaced(manifest))
         except FileNotFoundError:
             raise _gone(manifest, lake, table, log) from None
-        if lake.is_replaced(manifest):  # asked after the copy: a later revision is there before its file is
+        if lake.is_replaced(manifest):  # asked after the copy: a later revision's manifest comes before its file
             raise _LookAgain
         return name
     raise AssertionError("names never end")
 
 
 def _cut(file: File, ranges: Sequence[OffsetRange], lake: Lake, log: DeltaLog, now_ms: int) -> list[File]:
-    """Write what a compacted file has beside some ranges, which are not as they were, to files of the table.
+    """Write the rows of a compacted file, except for those of some changed ranges, to new files of the table.
 
     Raise `DamagedFile` where it is not what the log says.
     """
@@ -210,7 +210,7 @@ def _cut(file: File, ranges: Sequence[OffsetRange], lake: Lake, log: DeltaLog, n
 
 
 def add_to_folder(staging: Staging, part: parquet.PartFile, group: RawGroup, log: DeltaLog, now_ms: int) -> File:
-    """Give a staged file a name in a raw table's folder that no other file has, durable; return what the log is to say of it.
+    """Give a staged file a unique name in a raw table's folder, durably; return its entry for the log.
 
     The group has its offsets, and the revisions of its ranges.
     """
@@ -222,7 +222,7 @@ def add_to_folder(staging: Staging, part: parquet.PartFile, group: RawGroup, log
 def place_in_folder(
     staging: Staging, part: parquet.PartFile, log: DeltaLog, to_name: Callable[[str], str]
 ) -> tuple[StagedFile, str]:
-    """Give a staged file a name in a table's folder, durable, of an id that no other file has; return both."""
+    """Give a staged file a name in a table's folder, durably, made of a unique id; return the staged file and the name."""
     file_id = str(uuid.uuid4())
     staged, path = staging.settle(part, f"compacted-{file_id}"), to_name(file_id)
     staging.bring(part, staged)
@@ -232,7 +232,7 @@ def place_in_folder(
 
 
 def _is_free_or_same(own: str, path: str, file: StagedFile, lake: Lake) -> bool:
-    """Return whether a name is free, or another run has given it to the same file: not to one that rotted since."""
+    """Return whether a name is free, or already given to this very file, by another run, and not to one that rotted since."""
     size = lake.store.size(path)
     return size is None or (size == file.bytes and lake.store.is_same(own, path))
 
@@ -247,7 +247,7 @@ def _not_cut(uncut: Mapping[str, str], coverage: Coverage, url: str) -> DamagedF
 
 
 def _why_lost(coverage: Coverage, table: Snapshot, url: str) -> OffsetlakeError | None:
-    """Return why a table cannot have all that is landed: a backup of it, or of the plan log, was an older one."""
+    """Return why a table cannot have all that is landed: it, or the plan log, was restored from an older backup."""
     files = RangeFiles(table)
     if clashes := raw_table.find_clashes(coverage, files):
         return BrokenTable(
@@ -264,7 +264,7 @@ def _why_lost(coverage: Coverage, table: Snapshot, url: str) -> OffsetlakeError 
 
 
 def _gone(manifest: Manifest, lake: Lake, table: Snapshot, log: DeltaLog) -> Exception:
-    """Return what to raise where a landed file is not there: it may have been replaced, or appended and dropped, meanwhile."""
+    """Return the error for a missing landed file; it may have been replaced, or appended and dropped, meanwhile."""
     if lake.newest(manifest) != manifest or log.read_head().version != table.version:
         return _LookAgain()
     return LakeUnavailable(

@@ -1,4 +1,4 @@
-"""One try at landing ranges: who tries, and with what."""
+"""An attempt at landing ranges: its lineage and its tools."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class Attempt:
     """One try at landing ranges: its unique id and its lineage.
 
-    `redo` reads landed ranges again and compares; `on_change` says what becomes of one that reads otherwise by now.
+    `redo` reads landed ranges again and compares; `on_change` says what becomes of a range that has other rows now.
     """
 
     id: str
@@ -39,16 +39,16 @@ class Attempt:
     on_change: Literal["keep", "replace"] = "keep"
 
     def provenance(self, writer: str, plan_seq: int, topic_id: str | None, at_ms: int, seconds: float) -> Provenance:
-        """Return the lineage of what it has landed, or decoded, by `writer` in so many seconds."""
+        """Return the lineage of a range that it has landed, or decoded, by `writer` in so many seconds."""
         return Provenance(self.id, self.run_id, self.code_version, writer, plan_seq, topic_id, at_ms, round(seconds, 3))
 
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """Everything outside that landing touches, and what the topic's defs.yaml says of losing and delivering.
+    """External systems of a landing run, and the topic's settings for loss and delivery.
 
-    `on_step` is told each protocol step as it is passed; `has_raw_table` says whether a raw table names what is landed.
-    `group` is the consumer group that mirrors what is landed.
+    `on_step` is called at each protocol step; `has_raw_table` says whether the topic has a raw table.
+    `group` is the consumer group that mirrors the frontier.
     """
 
     lake: Lake
@@ -67,30 +67,30 @@ class Tools:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What every step of one attempt is given: the topic, the lake as it was at the beginning, who tries, with what, where."""
+    """Input of each step of one attempt: the topic, the lake as it was at the beginning, the attempt, its tools and staging."""
 
     topic: str
     coverage: Coverage
     attempt: Attempt
     tools: Tools
     staging: Staging
-    errors: list[OffsetlakeError] = field(default_factory=list)  # the first ends the topic, and no other one
-    _table: list[RangeFiles] = field(default_factory=list, init=False)  # a cached property of Python 3.11 locks all topics
+    errors: list[OffsetlakeError] = field(default_factory=list)  # the first ends this topic alone
+    _table: list[RangeFiles] = field(default_factory=list, init=False)  # Python 3.11's cached_property would lock all topics
 
     @contextmanager
     def ending(self) -> Iterator[None]:
-        """Have an error of what is done in here end this topic alone, one that nobody foresaw included."""
+        """Let any error inside the context, even an unforeseen one, end this topic alone."""
         try:
             yield
-        except Exception as error:  # noqa: BLE001 (told by its type: another topic's ranges are not to pay for it)
+        except Exception as error:  # noqa: BLE001 (told by its type: other topics must not fail by it)
             self.errors.append(as_ours(error, f"topic {self.topic}"))
 
     @property
     def table_files(self) -> RangeFiles:
-        """The files of the raw table as they were when first asked for; none where there is none that can be read."""
+        """The files of the raw table when first asked for; empty where there is no readable table."""
         if not self._table:
             files = RangeFiles(Snapshot())
-            with suppress(BrokenTable):  # landing does not rest on it
+            with suppress(BrokenTable):  # landing does not depend on it
                 if self.tools.has_raw_table:
                     files = RangeFiles(raw_table_log(self.topic, self.tools.lake.store).read())
             self._table.append(files)
@@ -98,15 +98,15 @@ class Work:
 
     @property
     def shares_jobs_with(self) -> Hashable:
-        """What is equal of topics whose ranges one Spark job may read; a topic read at most once shares no job.
+        """A key that is equal for topics whose ranges one Spark job may read.
 
-        Under `at_most_once` what fails is abandoned: nobody else's failure may be the cause.
+        Under `at_most_once` a topic shares no job: what fails is abandoned, so no other topic may be the cause.
         """
         tools = self.tools
         is_alone = tools.delivery is Delivery.AT_MOST_ONCE
         return tools.spark.source, tools.isolation_level, self.topic if is_alone else None
 
     def revision_before(self, offsets: OffsetRange) -> int | None:
-        """Return the revision of a range that stood when the run began, before it read anything; none where none did."""
+        """Return the newest revision of a range when the run began, before it read anything; none where there was none."""
         known = self.coverage.manifests.get(offsets)
         return known.revision if known else None

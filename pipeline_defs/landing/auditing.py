@@ -1,7 +1,7 @@
 """The audit: every check of a topic, from the lake and the broker alone, as plain results.
 
-Dagster's asset checks and `offsetlake audit` call the same functions. Invariant: a check that could not look at
-something says so; it never passes for it.
+Dagster's asset checks and `offsetlake audit` call the same functions. Invariant: a check that could not read
+something says so, and does not pass.
 """
 
 import random
@@ -30,16 +30,16 @@ from .landing import land
 from .standing import Digests, find_otherwise, why_changed, why_not_as_landed
 
 DIGEST_THREADS = 4
-NIGHTLY_BYTES = 16 * 1024**3  # of a topic: on an object store some minutes
-MOST_NIGHTS = 30  # until each file was read
+NIGHTLY_BYTES = 16 * 1024**3  # of a topic: some minutes on an object store
+MOST_NIGHTS = 30  # in which all files are read
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
     """The result of one check over a topic: what it looked at, and every violation.
 
-    `concerns` are the keys that violations are of, where these say more than what stays the same while they last;
-    `is_warning` says that these violations are no error.
+    `concerns` are the keys of the violations, where the texts of these may change while the violation lasts;
+    `is_warning` says that the violations are no error.
     """
 
     check: str
@@ -56,7 +56,7 @@ class Finding:
 
 
 def looked(check: str, look: Callable[[], Finding]) -> Finding:
-    """Return what a check finds; where what it looks at breaks a law that reading it needs, a finding that says so."""
+    """Return a check's finding; where the lake is too broken to be read, a finding that says so."""
     try:
         return look()
     except Violation as error:
@@ -66,11 +66,10 @@ def looked(check: str, look: Callable[[], Finding]) -> Finding:
 def check_tiling(
     topic: str, lake: Lake, *, is_newest_first: bool = False, is_recent: bool = False, held: Collection[OffsetRange] = ()
 ) -> Finding:
-    """Check that links and landed ranges tile over all history: no gap, no overlap; names the offsets.
+    """Check that links and landed ranges tile over all history: no gap, no overlap; name the offsets.
 
-    Where the newest ranges are landed first, that earlier ones wait is no gap, nor is what a run was at (`held`) just before:
-    it lands ranges in an order of its own. `is_recent` leaves out what a frontier document
-    sums up, which was whole when it was made.
+    Earlier ranges that wait where the newest are landed first are no gap, nor are ranges that a run had (`held`) just before,
+    since it lands them in any order. `is_recent` leaves out what a frontier document sums up, which tiled when it was made.
     """
     coverage = _read_coverage(topic, lake, "tiling", is_recent=is_recent)
     if isinstance(coverage, Finding):
@@ -81,9 +80,9 @@ def check_tiling(
 
 
 def check_completeness(topic: str, lake: Lake, *, is_recent: bool = False) -> Finding:
-    """Check rows + holes + lost = end - start for each landed range; that files have these rows is the digest's proof.
+    """Check rows + holes + lost = end - start for each landed range; the digest proves that files have these rows.
 
-    `is_recent` is as of `check_tiling`.
+    `is_recent` is that of `check_tiling`.
     """
     coverage = _read_coverage(topic, lake, "completeness", is_recent=is_recent)
     if isinstance(coverage, Finding):
@@ -109,10 +108,10 @@ def check_published(
     night: int | None = None,
     doubted: Collection[str] = (),
 ) -> Finding:
-    """Check that each published file has the digest that its manifest names; `progress` is told files done, and of all.
+    """Check that each published file has the digest in its manifest; `progress` is given the numbers of files done and of all.
 
-    In a `night`, a number that the next one follows, not all of a large topic is read: the nights after go on. The files of
-    the `doubted` keys are read in each.
+    With `night`, the running number of a night, only a part of a large topic is read; the following nights read the others.
+    The files of the `doubted` keys are read each night.
     """
     coverage = _read_coverage(topic, lake, "published_digest")
     if isinstance(coverage, Finding):
@@ -122,7 +121,7 @@ def check_published(
     size = sum(manifest.file.bytes for manifest in manifests if manifest.file)
     nights = 1 if night is None else min(MOST_NIGHTS, 1 + size // NIGHTLY_BYTES)
     part, count = (night or 0) % nights, len(manifests)
-    first, last = (count * at // nights for at in (part, part + 1))  # neighbours: these have one compacted file
+    first, last = (count * at // nights for at in (part, part + 1))  # neighbours, since these share compacted files
     manifests = [each for at, each in enumerate(manifests) if first <= at < last or each.offsets.key in doubted]
     digests, violations = Digests(lake), dict[str, str]()
     with ThreadPoolExecutor(DIGEST_THREADS) as pool:
@@ -144,22 +143,22 @@ def _why_not_published(manifest: Manifest, digests: Digests, lake: Lake) -> str 
         reason = None if found == manifest.digest else f"{where} {f'has {found}' if found else 'is not there'}: {advice}"
     except (TableFileGone, DamagedFile) as error:
         reason = str(error)
-    return None if reason is None or lake.is_replaced(manifest) else reason  # since it was read: for the next audit
+    return None if reason is None or lake.is_replaced(manifest) else reason  # replaced meanwhile: the next audit checks it
 
 
 def check_table(topic: str, lake: Lake, held: Collection[OffsetRange] = ()) -> Finding:
     """Check that the raw table has each landed range once, as it is landed, and that each of its files is there.
 
-    A run appends what it has landed before it ends: what one was at (`held`) just before may be missing.
-    Files that are no landed file's second name are held against their digests: copies, and compacted ones, whose ranges are
-    counted.
+    Ranges that a run had (`held`) just before may be missing: it appends them before it ends.
+    Digests are checked of files that are not hard links to landed files: copies, and compacted files, in which the rows of each
+    range are counted.
     """
     log = raw_table_log(topic, lake.store)
     table, coverage = log.read(), _read_coverage(topic, lake, "raw_table")
     if isinstance(coverage, Finding):
         return coverage
     of_ranges = table_violations(coverage, table, held)
-    if of_ranges:  # a run may have appended since: what was landed then has to be amiss in a version read later
+    if of_ranges:  # a run may have appended since: a real violation is still there in a version read later
         table = log.read(table)
         of_ranges = [each for each in table_violations(coverage, table, held) if each in of_ranges]
     sizes = lake.store.list(log.folder)
@@ -170,7 +169,7 @@ def check_table(topic: str, lake: Lake, held: Collection[OffsetRange] = ()) -> F
         path, second, manifests = f"{log.folder}/{file.path}", own.get(file.path), ranges.get(file.path, ())
         if sizes.get(path) == file.bytes and second is not None and _is_one_file(path, second, lake):
             return None
-        if is_compacted(file) and sum(each.rows for each in manifests) == file.rows:  # else that is told by itself
+        if is_compacted(file) and sum(each.rows for each in manifests) == file.rows:  # else that is a violation of its own
             return why_not_as_landed(file, manifests, log.folder, lake)
         return why_changed(file, log.folder, lake)
 
@@ -190,7 +189,7 @@ def check_table(topic: str, lake: Lake, held: Collection[OffsetRange] = ()) -> F
 
 
 def _find_otherwise(coverage: Coverage, table: Snapshot, changed: Collection[str], lake: Lake) -> Iterator[str]:
-    """Say of each range that the table has not as it is landed what mends it."""
+    """Yield, for each range that the table does not have as landed, what mends it."""
     topic, log, standing = coverage.log.topic, raw_table_log(coverage.log.topic, lake.store), ranges_by_file(coverage, table)
     manifests = defaultdict[str, list[Manifest]](list)
     files = RangeFiles(table)
@@ -201,7 +200,7 @@ def _find_otherwise(coverage: Coverage, table: Snapshot, changed: Collection[str
         file = table.files[path]
         if not is_compacted(file) and is_as_landed(file, ranges[0]):
             continue
-        with suppress(DamagedFile):  # which is named by itself
+        with suppress(DamagedFile):  # a violation of its own
             for offsets, alone in find_otherwise(file, ranges, standing.get(path, ()), log.folder, lake).items():
                 kept = f"only the table has {counted(alone, 'row')} of it: restore its manifest from a backup, or "
                 by_replace = f"`{replace_command(topic, offsets.key)}` leaves them out"
@@ -214,7 +213,7 @@ def _gives_landed(topic: str, key: str) -> str:
 
 
 def _is_one_file(path: str, other: str, lake: Lake) -> bool:
-    """Return whether two names lead to one file for sure: in an object store each has its own."""
+    """Return whether two names are certainly one file; in an object store each name has a file of its own."""
     with suppress(FileNotFoundError):
         return not lake.store.is_remote and lake.store.is_same(path, other)
     return False
@@ -229,9 +228,9 @@ def check_replay(
     run_id: str = "audit",
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Finding:
-    """Read landed ranges again through Spark and compare them; `sample` ranges drawn by `seed`, or all of them.
+    """Read landed ranges again through Spark and compare them: `sample` ranges drawn by `seed`, or all of them.
 
-    Each by the isolation level that it was landed by. What compaction has taken since is no violation.
+    Each is read at the isolation level at which it was landed. Rows that compaction has removed since are no violation.
     """
     coverage = tools.lake.coverage(topic)
     landed = [offsets for offsets in sorted(coverage.manifests) if coverage.is_landed(offsets)]
@@ -260,7 +259,7 @@ def check_replay(
 
 
 def _read_coverage(topic: str, lake: Lake, check: str, *, is_recent: bool = False) -> Coverage | Finding:
-    """Read what a check looks at, or is the check's finding where even that breaks a law."""
+    """Return the coverage that a check reads, or the check's finding where it cannot be read."""
     try:
         return lake.recent(topic) if is_recent else lake.coverage(topic)
     except Violation as error:

@@ -1,8 +1,8 @@
-"""The end of the protocol, for one range: verify -> commit -> publish, and what was committed before rolled forward.
+"""The end of the protocol for one range: verify -> commit -> publish, or roll forward what was committed before.
 
-The manifest decides, by put-if-absent. Invariants: nothing becomes visible for a range before its manifest is there, but for
-the file of an attempt's own that `at_least_once` allows; such a file, which no manifest names, is deleted only after each of
-its rows was read in the landed file of its range, value by value.
+The manifest decides, by put-if-absent. Invariants: nothing of a range becomes visible before its manifest is there, except for
+an attempt's own file under `at_least_once`; such a file, where no manifest names it, is deleted only after each of its rows
+was found in the landed file of its range, value by value.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -28,14 +28,14 @@ from .redo import Act, compare, differs_from_found, reinstate, roll_forward, wit
 from .staging import Staged, stage_empty, staged_name, verify_range
 from .standing import has_bytes_of, landed_files
 
-MAY_BE_THERE = {Cause.COMPACTED, Cause.LOST}  # what Kafka had and has no more; nothing else becomes a hole
+MAY_BE_THERE = {Cause.COMPACTED, Cause.LOST}  # holes that an older file may have rows for, since Kafka had these records
 
 
 def adopt(ours: Manifest, part: parquet.PartFile | None, paths: Iterable[str], lake: Lake) -> Manifest | None:
-    """Return the manifest of a published file that has each row that was read now; none where there is no such file.
+    """Return the manifest for a published file that has each row that was read now; none where there is no such file.
 
-    Such a file is of an attempt that died before its commit, or somebody deleted the manifest. It may have rows that Kafka
-    has deleted since. Of several files the one with most rows is landed. Nothing is written.
+    Such a file is of an attempt that died before its commit, or its manifest was deleted. It may have rows that Kafka has
+    deleted since. Of several files the one with most rows is chosen. Nothing is written.
     """
     found = (_manifest_of(path, ours, part, lake) for path in paths)
     return max((each for each in found if each is not None), key=lambda each: each.rows, default=None)
@@ -66,7 +66,7 @@ def _left_of(hole: Interval, stretches: Iterable[tuple[int, int]]) -> list[Inter
 
 
 def publish_from(manifest: Manifest, paths: Iterable[str], lake: Lake) -> bool:
-    """Publish what a manifest names from a file with those very bytes, where its own is gone; false where there is none."""
+    """Publish a manifest's file from another file with the same bytes, where its own is gone; false where there is none."""
     for path in paths:
         if has_bytes_of(manifest, path, lake):
             return lake.publish(manifest, path) is not None
@@ -74,7 +74,7 @@ def publish_from(manifest: Manifest, paths: Iterable[str], lake: Lake) -> bool:
 
 
 def delete_proven(manifest: Manifest, paths: Iterable[str], lake: Lake, on_step: StepWatcher) -> list[str]:
-    """Delete those of a range's files whose rows are all in its landed file; return of each other one why it stays."""
+    """Delete the files of a range whose rows are all in its landed file; return why each other one stays."""
     kept = []
     for path in paths:
         if path == published_path(manifest):  # an attempt has committed it since the files were listed
@@ -89,7 +89,7 @@ def delete_proven(manifest: Manifest, paths: Iterable[str], lake: Lake, on_step:
 
 
 def _rows_beyond(path: str, manifest: Manifest, lake: Lake) -> str | None:
-    """Return which rows of a file are not in the landed one; none where all are, or the file is gone."""
+    """Return, as a message, which rows of a file are not in the landed one; none where all are, or the file is gone."""
     if not lake.store.exists(path):
         return None
     try:
@@ -113,7 +113,7 @@ def _why_kept(path: str, manifest: Manifest, beyond: str, lake: Lake) -> str:
 
 
 def finish_known(work: Work, ranges: Sequence[OffsetRange]) -> tuple[list[Verdict], list[OffsetRange]]:
-    """Roll forward what has a manifest, leave what is landed, and return what must be read."""
+    """Roll forward committed ranges and leave landed ones; return their verdicts, and the ranges that must be read."""
     finished, waiting = [], []
     for offsets in ranges:
         manifest = work.coverage.manifests.get(offsets)
@@ -126,7 +126,7 @@ def finish_known(work: Work, ranges: Sequence[OffsetRange]) -> tuple[list[Verdic
             else:
                 finished.append(verdict)
         elif work.attempt.redo:
-            with suppress(OffsetlakeError):  # tried again when the range is decided, and told then
+            with suppress(OffsetlakeError):  # tried again when the range is decided, and reported then
                 _delete_doubles(work, manifest)
             waiting.append(offsets)
         else:
@@ -135,7 +135,7 @@ def finish_known(work: Work, ranges: Sequence[OffsetRange]) -> tuple[list[Verdic
 
 
 def _roll_forward(work: Work, manifest: Manifest) -> Verdict | None:
-    """Finish what an attempt before has committed; none where its staged file is gone, and the range is read again."""
+    """Finish what an earlier attempt committed; none where its staged file is gone, so the range is read again."""
     lake, offsets = work.tools.lake, manifest.offsets
     try:
         if roll_forward(manifest, lake) or publish_from(manifest, _find_copies(work, manifest), lake):
@@ -152,9 +152,9 @@ def _roll_forward(work: Work, manifest: Manifest) -> Verdict | None:
 
 
 def _find_copies(work: Work, manifest: Manifest) -> Iterator[str]:
-    """Yield the paths of files that may have the bytes that a manifest names: second ones, and one of the raw table's.
+    """Yield the paths of files that may have a manifest's bytes: doubles, and the raw table's file.
 
-    To publish a file may move it, so the table's has a name among what is staged.
+    Publishing may move a file, so the table's is first linked into staging.
     """
     yield from work.coverage.doubles_of(manifest.offsets)
     store, copy = work.tools.lake.store, f"staging/{work.attempt.id}/{manifest.offsets.key}.of-table.parquet"
@@ -166,15 +166,15 @@ def _find_copies(work: Work, manifest: Manifest) -> Iterator[str]:
 
 
 def decide(work: Work, reading: Reading, staged: Staged) -> Verdict:
-    """Verify what is staged of a range, commit and publish it; whatever goes wrong fails this range alone."""
+    """Verify, commit and publish a staged range; any error fails this range alone."""
     try:
         return without_doubles(work, _commit_and_publish(work, reading, staged))
-    except Exception as error:  # noqa: BLE001 (told by its type: the other ranges are not to pay for it)
+    except Exception as error:  # noqa: BLE001 (told by its type: other ranges must not fail by it)
         return failed(reading.offsets, as_ours(error, f"range {reading.offsets.text(work.topic)}").reason)
 
 
 def without_doubles(work: Work, verdict: Verdict) -> Verdict:
-    """Return the verdict of a range, failed where a replace had to leave a file that may show rows of it a second time."""
+    """Return a range's verdict, or a failed one where a replace could not delete a file that may show its rows twice."""
     try:
         kept = _delete_doubles(work, verdict.manifest) if verdict.manifest is not None else []
     except OffsetlakeError as error:
@@ -183,9 +183,9 @@ def without_doubles(work: Work, verdict: Verdict) -> Verdict:
 
 
 def _delete_doubles(work: Work, manifest: Manifest) -> list[str]:
-    """Delete, for a replace, what shows rows of a landed range a second time; return why anything of it stays.
+    """Delete, for a replace, the files that show rows of a landed range twice; return why any of them stays.
 
-    A replace does so before it takes rows away as well, while the landed file still has them.
+    A replace also does so before it takes rows away, while the landed file still has them.
     """
     if work.attempt.on_change != "replace":
         return []
@@ -193,7 +193,7 @@ def _delete_doubles(work: Work, manifest: Manifest) -> list[str]:
 
 
 def _commit_and_publish(work: Work, reading: Reading, staged: Staged) -> Verdict:
-    """Verify one staged range, commit its manifest and publish its file, or say why not."""
+    """Verify one staged range, commit its manifest and publish its file; return a failed verdict where that cannot be."""
     offsets, coverage, tools, lake = reading.offsets, work.coverage, work.tools, work.tools.lake
     part = staged.part_of(reading)
     ours, violations = verify_range(work.topic, reading, staged, coverage.log.ranges[offsets], work)
@@ -213,16 +213,16 @@ def _commit_and_publish(work: Work, reading: Reading, staged: Staged) -> Verdict
                 return _hold(work, ours, part, standing, is_redo=False)
             tools.on_step("commit", key=offsets.key, digest=adopted.digest)
             return Verdict(offsets, Outcome.ROLLED_FORWARD, adopted)
-    else:  # and no manifest: somebody deleted it
+    else:  # a file without a manifest: somebody deleted that
         ours = replace(ours, named_after="")
         found = differs_from_found(ours, part, lake)
-        if found and (work.attempt.on_change != "replace" or reading.lost):  # what Kafka has deleted is nowhere else
+        if found and (work.attempt.on_change != "replace" or reading.lost):  # only that file has what Kafka has deleted
             return failed(offsets, without_manifest(ours, found, lake))
         if found and ours.file is None:
             ours = replace(ours, file=stage_empty(staged_name(work.topic, offsets), offsets, work.attempt, lake))
     work.staging.bring(part, ours.file)
     if ours.named_after:
-        lake.publish(ours)  # at_least_once, no fence: visible under the attempt's own name, whoever commits
+        lake.publish(ours)  # at_least_once, no fence: visible under the attempt's own name before any commit
         tools.on_step("publish", key=offsets.key)
     standing = lake.commit_manifest(ours)
     if standing == ours:
@@ -232,7 +232,7 @@ def _commit_and_publish(work: Work, reading: Reading, staged: Staged) -> Verdict
 
 
 def _hold(work: Work, ours: Manifest, part: PartFile | None, standing: Manifest, *, is_redo: bool) -> Verdict:
-    """Hold what was read now against the newest manifest and do what follows, until nobody decides otherwise meanwhile."""
+    """Compare what was read now with the newest manifest and act on it; repeat where another attempt commits meanwhile."""
     lake = work.tools.lake
     while True:
         standing = lake.newest(standing)
@@ -252,7 +252,7 @@ def _hold(work: Work, ours: Manifest, part: PartFile | None, standing: Manifest,
 
 
 def _next_revision(work: Work, ours: Manifest, part: PartFile | None, standing: Manifest) -> Manifest:
-    """Stage what was read now as the next revision; one attempt wins, as ever."""
+    """Stage what was read now as the next revision, and return its manifest."""
     file = ours.file
     if file is None and standing.file is not None:
         file = stage_empty(staged_name(ours.topic, ours.offsets), ours.offsets, work.attempt, work.tools.lake)
@@ -261,7 +261,7 @@ def _next_revision(work: Work, ours: Manifest, part: PartFile | None, standing: 
 
 
 def _publish(work: Work, manifest: Manifest, verdict: Verdict, *, staged: str | None = None, mend: bool = False) -> Verdict:
-    """Publish what a manifest has decided; the verdict is of what stands then, which may be a later revision."""
+    """Publish a committed manifest; the verdict is of the newest revision then, which may be a later one."""
     lake, offsets = work.tools.lake, manifest.offsets
     standing = lake.publish(manifest, staged, mend=mend)
     if standing is None:

@@ -1,6 +1,6 @@
 """THE PROTOCOL: find -> scan -> stage -> verify -> commit -> publish -> report, as `land_topics` below does it.
 
-It asks `_find`, `finish_known`, `split_readable`, `_land_group`, `_land_scan`, `_decide_staged`, `decide` and `_end`. A range
+It calls `_find`, `finish_known`, `split_readable`, `_land_group`, `_land_scan`, `_decide_staged`, `decide` and `_end`. A range
 is landed when its manifest exists and its file is published. The manifest decides, by put-if-absent; before it nothing is
 visible, after it anyone can finish. docs/protocol.md numbers the requirements.
 """
@@ -29,16 +29,16 @@ from .reading import claim, may_be_untellable, split_planned, split_readable, st
 from .staging import ENGINE_TRIES, VERIFY_THREADS, Staged, match_parts, owes, stage_anew
 from .staging_places import Staging
 
-Waiting = tuple[Work, Reading]  # of one topic, what is to be read of one range
+Waiting = tuple[Work, Reading]  # what is to be read of one range, with the work of its topic
 Decided = tuple[Work, Verdict]
 Found = tuple[Work, Sequence[OffsetRange]]
 Told = tuple[str, Verdict | OffsetlakeError]
 
 
 def land(topic: str, keys: Sequence[str], attempt: Attempt, tools: Tools) -> Iterator[Verdict]:
-    """Land ranges; yield one verdict per range, as each is decided. One range failing leaves the others landed.
+    """Land ranges; yield one verdict per range, as each is decided. A failing range leaves the others landed.
 
-    Raises `BadKey` or `EmptySelection` before anything is read or written, and what no range of the topic can do without.
+    Raises `BadKey` or `EmptySelection` before anything is read or written, and in the end any error that ended the topic.
     """
     for _, told in land_topics({topic: keys}, attempt, {topic: tools}):
         if isinstance(told, OffsetlakeError):
@@ -47,9 +47,9 @@ def land(topic: str, keys: Sequence[str], attempt: Attempt, tools: Tools) -> Ite
 
 
 def land_topics(keys: Mapping[str, Sequence[str]], attempt: Attempt, tools: Mapping[str, Tools]) -> Iterator[Told]:
-    """Land ranges of topics of one lake, in Spark jobs that they share; yield the topic with each verdict.
+    """Land ranges of topics of one lake, in Spark jobs that they share; yield each verdict with its topic.
 
-    An error of a topic, its keys, its cluster or its part of the lake, ends that topic alone and is yielded in the end.
+    An error of a topic, its keys, its cluster or its part of the lake, ends that topic alone and is yielded at the end.
     """
     first = next(iter(tools.values()))
     staging = first.open_staging(attempt.id, first.lake)
@@ -58,7 +58,7 @@ def land_topics(keys: Mapping[str, Sequence[str]], attempt: Attempt, tools: Mapp
     for topic, of_topic in keys.items():
         try:
             found.append(_find(topic, of_topic, attempt, tools[topic], staging))
-        except Exception as error:  # noqa: BLE001 (told by its type: another topic is not to pay for it)
+        except Exception as error:  # noqa: BLE001 (told by its type: other topics must not fail by it)
             broken.append((topic, as_ours(error, f"topic {topic}")))
     waiting: list[Waiting] = []
     for work, ranges in found:
@@ -82,7 +82,7 @@ def land_topics(keys: Mapping[str, Sequence[str]], attempt: Attempt, tools: Mapp
 
 def _find(topic: str, keys: Sequence[str], attempt: Attempt, tools: Tools, staging: Staging) -> Found:
     needs_whole = attempt.redo or tools.delivery is Delivery.AT_LEAST_ONCE
-    if tools.delivery is Delivery.AT_LEAST_ONCE:  # it leaves files that no manifest names, and nobody can guess
+    if tools.delivery is Delivery.AT_LEAST_ONCE:  # it may leave files under names that only a listing finds
         tools.lake.frontiers.forget(topic, for_good=True)
     coverage = tools.lake.coverage(topic) if needs_whole else tools.lake.coverage_of(topic, keys)
     ranges = find_ranges(topic, keys, coverage)
@@ -100,7 +100,7 @@ def _end(found: Sequence[Found], *, is_whole: bool) -> None:
         with work.ending():
             ended.append((work, ranges, _read_again(work)))
     if is_whole and len(ended) == len(found) and not any(owes(*each) for each in ended):
-        _sweep(found[0][0])  # where it owes, or may, a manifest still needs a file of it to be published
+        _sweep(found[0][0])  # not where a manifest needs, or may need, one of the staged files to be published
     for work, _, _ in ended:
         if not work.errors:
             _move_group(work.topic, work.tools)
@@ -108,16 +108,16 @@ def _end(found: Sequence[Found], *, is_whole: bool) -> None:
 
 
 def _read_again(work: Work) -> Coverage:
-    """Read the topic as it is after the run; raise `BrokenPlanLog` where the log that the run has landed from is lost."""
+    """Read the topic as it is after the run; raise `BrokenPlanLog` where the plan log that the run used is lost."""
     lake = work.tools.lake
-    is_there = lake.has_step(work.coverage.log.steps[-1])  # else a document may be of the log that stands in its place
+    is_there = lake.has_step(work.coverage.log.steps[-1])  # else a frontier document may be of the log that replaced it
     return lake.recent(work.topic) if is_there else lake.coverage(work.topic)
 
 
 def _appended(decided: Iterable[Decided]) -> list[Decided]:
-    """Have raw tables name what is landed of a batch of ranges, before anybody is told of them.
+    """Append what is landed of a batch of ranges to raw tables, before the verdicts are reported.
 
-    Where that fails the ranges are landed all the same, and a tick does it.
+    Where that fails the ranges are landed all the same, and a tick appends them.
     """
     batch, landed = list(decided), dict[str, tuple[Work, list[OffsetRange]]]()
     for work, verdict in batch:
@@ -132,25 +132,24 @@ def _appended(decided: Iterable[Decided]) -> list[Decided]:
 
 
 def _was_torn(coverage: Coverage, offsets: OffsetRange) -> bool:
-    """Return whether a landed file was found that is not as large as its manifest says: the raw table may share its bytes."""
+    """Return whether a landed file had another size than its manifest says: the raw table may share its bytes."""
     return offsets in coverage.manifests and offsets in coverage.published and not coverage.is_landed(offsets)
 
 
 def _sweep(work: Work) -> None:
-    """Delete what the attempt staged."""
     work.tools.lake.store.discard(f"staging/{work.attempt.id}", work.tools.on_step)
 
 
 def _move_group(topic: str, tools: Tools) -> None:
-    """Have Kafka's own lag tools show what is landed; where that fails the run has landed all the same."""
+    """Move the consumer group to the frontier; where that fails the ranges are landed all the same."""
     try:
         mirror_frontier(topic, tools.group, tools.lake, tools.kafka)
     except OffsetlakeError as error:
-        tools.on_step("mirror_failed", topic=topic, reason=str(error))  # a tick does it
+        tools.on_step("mirror_failed", topic=topic, reason=str(error))  # a tick moves it later
 
 
 def _land_readings(waiting: Sequence[Waiting], below: PurePath) -> Iterator[Decided]:
-    """Land what is left of ranges, in few scans; of what nothing is left, only the loss is recorded."""
+    """Land what is left of ranges, in few scans; where nothing is left of one, only its loss is recorded."""
     groups: dict[Hashable, list[Waiting]] = defaultdict(list)
     for work, readings in _by_topic(waiting):
         left = [(work, reading) for reading in readings if reading.rest is not None]
@@ -173,17 +172,17 @@ def _land_group(waiting: Sequence[Waiting], below: PurePath) -> Iterator[Decided
             yield from _land_scan(scan, by_rest, below / f"{number}")
         return
     numbers = count()
-    # what fails is abandoned, so a scan that fails must take as little along as can be
+    # what fails is abandoned, so a failing scan must have as few ranges as possible
     for scan in group_scans(by_rest, reads_at_once=1):
-        if first.errors:  # what would be claimed now would not be read
+        if first.errors:  # ranges claimed now would not be read
             return
         readings = [by_rest[rest][1] for rest in scan.ranges]
         try:
-            first.tools.spark.open()  # what is claimed and not read is abandoned: nothing is, where there is no Spark
+            first.tools.spark.open()  # before the claim: what is claimed and not read is abandoned
         except EngineUnavailable as error:
             yield from ((first, failed(reading.offsets, error.reason)) for reading in readings)
             continue
-        refused, ours = claim(first, readings)  # now, not before the scans that come before it
+        refused, ours = claim(first, readings)  # only now, not before the earlier scans
         yield from ((first, verdict) for verdict in refused)
         rests = (TopicRange(first.topic, reading.rest) for reading in ours if reading.rest is not None)
         for rest_of_scan in group_scans(rests, reads_at_once=1) if refused else (scan,):
@@ -191,7 +190,7 @@ def _land_group(waiting: Sequence[Waiting], below: PurePath) -> Iterator[Decided
 
 
 def _record_lost(work: Work, readings: Sequence[Reading]) -> Iterator[Verdict]:
-    """Record the loss of ranges of which nothing is left."""
+    """Record the loss of ranges of which Kafka has nothing left."""
     refused, gone = claim(work, [reading for reading in readings if reading.rest is None])
     yield from refused
     refused, gone = split_planned(work, gone)
@@ -205,9 +204,9 @@ def _record_lost(work: Work, readings: Sequence[Reading]) -> Iterator[Verdict]:
 def _land_scan(
     scan: Scan, by_rest: Mapping[TopicRange, Waiting], folder: PurePath, *, from_log: bool = False
 ) -> Iterator[Decided]:
-    """Read one scan and decide each of its ranges; a scan that fails is read again in halves, to isolate the cause.
+    """Read one scan and decide each of its ranges; a failing scan is read again in halves, to isolate the cause.
 
-    A range that Spark's Kafka reader cannot get through, for a time that it cannot say, is read `from_log` in its place.
+    A range that Spark's Kafka reader cannot read, because of a timestamp that it cannot represent, is read `from_log` instead.
     """
     waiting = [by_rest[rest] for rest in scan.ranges]
     by_topic = _by_topic(waiting)
@@ -221,12 +220,12 @@ def _land_scan(
         if not work.errors:
             with work.ending():
                 before[work.topic] = work.tools.kafka.read_ids(work.topic)
-    if any(work.errors for work, _ in by_topic):  # the others are read without that topic
+    if any(work.errors for work, _ in by_topic):  # the other topics are read without the failed ones
         others = [each for each in waiting if not each[0].errors]
         yield from _land_readings(others, folder.with_name(f"{folder.name}_without"))
         return
 
-    # a range that is abandoned where its first read fails is not read a second time
+    # under at_most_once a range whose first read fails is abandoned, not read a second time
     is_read_once = tools.delivery is Delivery.AT_MOST_ONCE
 
     def stage(folder: PurePath) -> None:
@@ -241,7 +240,7 @@ def _land_scan(
     try:
         tries = 1 if is_read_once else ENGINE_TRIES
         _, staged_in = stage_anew(stage, folder, tools.on_step, tries)
-    except (ScanFailed, EngineLost) as error:  # one range may be what Spark fails at, or dies of
+    except (ScanFailed, EngineLost) as error:  # one range may be what makes Spark fail or die
         if isinstance(error, DiskRefuses) or from_log:
             yield from _all_failed(waiting, error.reason)
         elif len(waiting) == 1 and not is_read_once and may_be_untellable(*waiting[0]):
@@ -261,7 +260,7 @@ def _land_scan(
 def _decide_staged(
     by_rest: Mapping[TopicRange, Waiting], folder: PurePath, before: Mapping[str, TopicIds], pace: float
 ) -> Iterator[Decided]:
-    """Decide ranges that Spark has staged; `before` has the topics' ids from before it read, `pace` is seconds per offset."""
+    """Decide ranges that Spark has staged; `before` has the topics' ids from before the scan, `pace` is seconds per offset."""
     waiting = list(by_rest.values())
     try:
         matched = match_parts(list(by_rest), folder, waiting[0][0].staging)
@@ -271,7 +270,7 @@ def _decide_staged(
     if matched.strays:
         yield from _all_failed(waiting, *matched.strays)
         return
-    # whose file it is that cannot be read nobody can tell: who has none, or has no record, waits for the next run
+    # an unreadable file may be of any range that has none: these ranges, even those without records, wait for the next run
     parts = {rest: part for rest, part in matched.parts.items() if part is not None or not matched.damaged}
     yield from _all_failed([by_rest[rest] for rest in matched.parts if rest not in parts], *matched.damaged)
     staged, planned = {}, []
@@ -289,7 +288,7 @@ def _decide_staged(
 
 
 def _land_halves(waiting: Sequence[Waiting], folder: PurePath, error: OffsetlakeError) -> Iterator[Decided]:
-    # Spark's words are not trusted: the broker is asked what is there, and what it has is read on its own
+    # Spark's error is not trusted: the broker is asked what it has, and that is read in halves
     left: list[Waiting] = []
     for work, readings in _by_topic(waiting):
         with work.ending():
@@ -306,7 +305,6 @@ def _land_halves(waiting: Sequence[Waiting], folder: PurePath, error: Offsetlake
 
 
 def _by_topic(waiting: Sequence[Waiting]) -> list[tuple[Work, list[Reading]]]:
-    """Group what waits by its topic."""
     by_topic: dict[str, tuple[Work, list[Reading]]] = {}
     for work, reading in waiting:
         by_topic.setdefault(work.topic, (work, []))[1].append(reading)

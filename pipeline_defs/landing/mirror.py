@@ -1,6 +1,6 @@
-"""The consumer group of a topic, moved to where everything is landed, so that Kafka's own lag tools show what is not.
+"""The mirror: the consumer group of a topic, moved to the frontier, so that Kafka's own lag tools show what is not landed.
 
-Invariant: nothing reads it; wherever it is moved or deleted, what is landed and asked for stays the same.
+Invariant: nothing reads it; moving or deleting it changes nothing that is landed or asked for.
 """
 
 from collections.abc import Mapping
@@ -11,13 +11,11 @@ from ..core.log.topic_state import refuse_recreated
 
 
 def mirror_frontier(topic: str, group: str, lake: Lake, kafka: Kafka) -> Mapping[int, int]:
-    """Move the consumer group to where everything is landed, and return that.
+    """Move the consumer group to the frontier, and return the frontier.
 
-    Raise `BrokerUnavailable`, and `UnknownTopic`, `TopicRecreated` or `OtherCluster` where the topic that is landed is not
-    there any more.
+    Raise `BrokerUnavailable`, and `UnknownTopic`, `TopicRecreated` or `OtherCluster` where the landed topic no longer exists.
 
-    The lake is read again after the group was moved: of two that move it at once, whoever is last leaves it where the newer
-    one of both had it.
+    The lake is read again after each move: of two concurrent moves the last leaves the group at the newer frontier.
     """
     moved: Mapping[int, int] = {}
     refuse_recreated(topic, lake.recent(topic).log.state, *kafka.read_ids(topic))

@@ -19,11 +19,11 @@ from ..core.log.topic_state import TopicState, find_shrunk, is_proven, may_be_ol
 from ..core.offsets import OffsetRange
 from ..core.steps import StepWatcher, no_step
 
-SETTLE_SECONDS = 20.0  # how long a log that only seems to have shrunk is looked at
+SETTLE_SECONDS = 20.0  # how long a log that may only seem to have shrunk is read again
 
 
 class _Unproven(Exception):
-    """What a broker too old for leader epochs shows: a log that ends below what was planned of it."""
+    """A broker too old for leader epochs shows a log that ends below its head."""
 
     def __init__(self, state: TopicState) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class _Unproven(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Planner:
-    """Who plans a topic, by which policy, from which broker into which lake; `name` is written into its steps.
+    """The planner of a topic, with its policy, broker and lake; `name` is written into its steps.
 
     Only a person `may_return` it to a cluster that it was moved away from, or says that its cluster `is_restored`: each step
     then opens a generation.
@@ -51,11 +51,11 @@ class Planner:
     def decide(
         self, known: Coverage | None = None, *, through_end: bool = False, skip: SkipAhead | None = None
     ) -> PlanStep | None:
-        """Decide the next plan step without writing it, or the one that skips ahead; none where there is nothing to decide.
+        """Decide the next plan step, or with `skip` the one that skips ahead, without writing it; none where there is none.
 
-        `known` is what was read of the lake just now; else it is read. Raises `BrokenPlanLog`.
+        `known` is the coverage where the caller has just read it. Raises `BrokenPlanLog`.
         """
-        coverage = known or self.lake.recent(self.topic)  # which refuses a log that has lost its newest step
+        coverage = known or self.lake.recent(self.topic)  # refuses a log that has lost its newest step
         log_state, now_ms = coverage.log.state, self.now_ms()
         seen = _read_settled(self.topic, log_state, self.policy, self.kafka, now_ms)
         state = replace(seen, is_restored=self.is_restored)
@@ -68,10 +68,10 @@ class Planner:
     def commit(
         self, known: Coverage | None = None, *, through_end: bool = False, skip: SkipAhead | None = None
     ) -> PlanStep | None:
-        """Commit the next plan step, or the one that skips ahead; raise `BrokenPlanLog`.
+        """Commit the next plan step, or with `skip` the one that skips ahead; raise `BrokenPlanLog`.
 
-        However many planners race, each boundary is decided once. A step is held against the one before it right before it
-        is written: while Kafka was asked, that may have been deleted, or planned otherwise by another planner.
+        However many planners race, each boundary is decided once. Right before a step is written, the previous step is checked:
+        while Kafka was asked, it may have been deleted, or replaced by another planner.
         """
         while True:
             known = known or self.lake.recent(self.topic)
@@ -82,16 +82,16 @@ class Planner:
             if self.lake.still_ends(known.log) and self.lake.commit_step(step):
                 self.on_step("plan_committed", topic=self.topic, seq=step.seq)
                 return step
-            known = None  # another planner was there first, or what it was decided from is not there any more
+            known = None  # another planner was first, or the log that it was decided from has changed
 
 
 def _read_settled(topic: str, log_state: LogState, policy: Policy, kafka: Kafka, now_ms: int) -> TopicState:
-    """Read what planning needs; what may be the answer of a broker that lags is asked again, and believed after a while."""
+    """Read what planning needs; an answer that may be of a broker that lags is asked for again, and believed in the end."""
     try:
         for attempt in stamina.retry_context(on=_Unproven, timeout=SETTLE_SECONDS, attempts=None, wait_max=2):
             with attempt:
                 state = kafka.read_topic_state(topic, log_state, policy, now_ms)
-                if may_be_older(log_state, state):  # the look that all topics share, or a broker's answer
+                if may_be_older(log_state, state):  # it may be the look that all topics share that is older, or the answer
                     kafka.look_again(topic)
                     state = kafka.read_topic_state(topic, log_state, policy, now_ms)
                 if not is_proven(log_state, state, find_shrunk(log_state, state)):
@@ -103,9 +103,9 @@ def _read_settled(topic: str, log_state: LogState, policy: Policy, kafka: Kafka,
 
 
 def reopen(ranges: Sequence[OffsetRange], coverage: Coverage, lake: Lake, now_ms: int, *, planner: str) -> PlanStep:
-    """Say in the plan log that landed ranges are about to be replaced, before they are: no frontier document sums them up then.
+    """Announce in the plan log that landed ranges are about to be replaced, so that no frontier document sums them up.
 
-    `coverage` is one that has the ranges. Return the step that says so; raise `BrokenPlanLog`.
+    `coverage` must have the ranges. Return the announcing step; raise `BrokenPlanLog`.
     """
     reopened = tuple(sorted({coverage.log.ranges[offsets].seq for offsets in ranges}))
     while True:

@@ -1,4 +1,4 @@
-"""What may be read of each range: as much as the broker still has, and under `at_most_once` nothing that was begun.
+"""What may be read of each range: as much as the broker still has, and under `at_most_once` no range that was claimed.
 
 Invariant: a range that may not be read gets its verdict here, and nothing of it becomes visible.
 """
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 def split_readable(work: Work, ranges: Sequence[OffsetRange]) -> tuple[list[Verdict], list[Reading]]:
-    """Ask the broker what it still has of each range; what may not be read gets its verdict without being read."""
+    """Ask the broker what it still has of each range; return verdicts of those that may not be read, and readings of others."""
     if not ranges:
         return [], []
     tools, log_state = work.tools, work.coverage.log.state
@@ -53,7 +53,7 @@ def split_readable(work: Work, ranges: Sequence[OffsetRange]) -> tuple[list[Verd
             where = offsets.text(work.topic)
             reason = f"range {where}: no broker leads its Kafka partition; nothing was written; start one that has it"
         manifest, is_landed = work.coverage.manifests.get(offsets), work.coverage.is_landed(offsets)
-        is_gone = not is_current or (marks is not None and offsets.start < marks.earliest)  # for good, not while none leads
+        is_gone = not is_current or (marks is not None and offsets.start < marks.earliest)  # for good, not for want of a leader
         may_leave = is_gone and not is_landed and work.attempt.on_change != "replace"
         if may_leave and manifest is not None and (left := _leave_to_table(work, manifest)) is not None:
             verdicts.append(left)
@@ -67,9 +67,9 @@ def split_readable(work: Work, ranges: Sequence[OffsetRange]) -> tuple[list[Verd
 
 
 def _leave_to_table(work: Work, manifest: Manifest) -> Verdict | None:
-    """Say of a range that was landed that its file is dropped, where that is gone and a compacted one has its rows.
+    """Mark a landed range as dropped where its file is gone and a compacted file has its rows; else return none.
 
-    Else none. Kafka does not have them any more, and nothing else does.
+    Kafka no longer has all of its rows, so nothing else has them.
     """
     lake, file = work.tools.lake, work.table_files.find_at(manifest)
     if file is None or not is_compacted(file) or lake.store.size(published_path(manifest)) is not None:
@@ -102,7 +102,7 @@ def _readable_or_reason(
 
 
 def _why_too_little(work: Work, offsets: OffsetRange, earliest: int, lost: Interval) -> str:
-    """Return why a range of which Kafka has deleted some is not read; empty where what is left is to be landed."""
+    """Return why a range that Kafka has partly deleted is not read; empty where the rest is to be landed."""
     gone = (
         f"range {offsets.text(work.topic)} starts before the earliest offset {earliest}: {lost.end - lost.start} offsets "
         f"[{lost.start}, {lost.end}) are gone, deleted by the broker (retention, or an operator)"
@@ -122,7 +122,7 @@ def _why_too_little(work: Work, offsets: OffsetRange, earliest: int, lost: Inter
 
 
 def may_be_untellable(work: Work, reading: Reading) -> bool:
-    """Return whether a range that Spark could not read may have a time that Spark cannot say; false where nobody knows."""
+    """Return whether a range that Spark failed to read may have a timestamp that it cannot represent; false if unknown."""
     rest, tools = reading.rest, work.tools
     assert rest is not None
     try:
@@ -132,10 +132,10 @@ def may_be_untellable(work: Work, reading: Reading) -> bool:
 
 
 def stage_log(work: Work, reading: Reading, folder: PurePath) -> None:
-    """Stage what is left of a range in place of Spark's own Kafka reader, a time that no column can hold as null.
+    """Stage what is left of a range without Spark's Kafka reader; a timestamp that no column can hold becomes null.
 
     Spark writes the file, as it does all others. Raises `ScanFailed`, `EngineUnavailable` or `LakeUnavailable`; then nothing
-    counts.
+    is staged.
     """
     rest, tools, staging = reading.rest, work.tools, work.staging
     assert rest is not None
@@ -151,7 +151,7 @@ def stage_log(work: Work, reading: Reading, folder: PurePath) -> None:
             tools.files.merge(f"range {rest.text(work.topic)}", sources, parquet.RAW_SCHEMA, ("offset",), staging.url(folder))
     except (ScanFailed, EngineUnavailable, LakeUnavailable):
         raise
-    except Unavailable as error:  # of the broker, of a batch that cannot be read, or of a staged file that is gone
+    except Unavailable as error:  # the broker, an unreadable batch, or a staged file that is gone
         raise ScanFailed(error.message, topic=work.topic) from error
 
 
@@ -173,10 +173,10 @@ def _raw_row(topic: str, offsets: OffsetRange, record: LogRecord) -> tuple[objec
 
 
 def split_planned(work: Work, readings: Sequence[Reading]) -> tuple[list[Verdict], list[Reading]]:
-    """Refuse ranges whose plan step is not as this run has read it; return the others.
+    """Refuse ranges whose plan step has changed since this run read it; return the verdicts, and the other readings.
 
-    Another step may plan their offsets in other ranges, and rows would be shown twice. While the newest step stands, the
-    earlier ones do: none is planned again before those after it are gone. So this reads one object in most cases.
+    Another step may plan their offsets in other ranges, and rows would be shown twice. While the newest step is unchanged, so
+    are earlier ones: none is planned again before all later ones are gone. So in most cases this reads one object.
     """
     log, lake = work.coverage.log, work.tools.lake
     if not readings:
@@ -202,9 +202,9 @@ def split_planned(work: Work, readings: Sequence[Reading]) -> tuple[list[Verdict
 
 
 def claim(work: Work, readings: Sequence[Reading]) -> tuple[list[Verdict], list[Reading]]:
-    """Claim what is not committed before it is read, where ranges are read at most once; return what is refused, and the rest.
+    """Claim uncommitted ranges before they are read under `at_most_once`; return verdicts of refused ones, and the rest.
 
-    What another attempt has claimed is never read again. A claim that fails fails its own range.
+    A range that another attempt has claimed is never read again. A failed claim fails its own range.
     """
     if work.tools.delivery is not Delivery.AT_MOST_ONCE or not readings:
         return [], list(readings)

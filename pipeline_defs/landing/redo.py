@@ -1,6 +1,6 @@
-"""What a range reads as now, held against what stands landed, and what follows from it.
+"""A redo's comparison: what Kafka has of a range now against what is landed, and what follows from it.
 
-Invariant: nothing here commits, and nothing becomes visible but what a manifest has decided already.
+Invariant: nothing here commits, and nothing becomes visible except what a manifest has decided already.
 """
 
 from contextlib import suppress
@@ -23,30 +23,30 @@ from .standing import TRIES, Digests, count_only_in_table, has_bytes_of, landed_
 class Act(StrEnum):
     """What follows from a comparison."""
 
-    KEEP = "keep"  # what stands
-    MEND = "mend"  # what was read has the digest that the manifest names: publish it under the manifest
+    KEEP = "keep"  # what is landed stays
+    MEND = "mend"  # what was read has the manifest's digest: publish it under the manifest
     NEXT = "next"  # commit what was read as the next revision
 
 
 def compare(
     standing: Manifest, ours: Manifest, part: parquet.PartFile | None, work: Work, *, is_redo: bool, is_first_since: bool
 ) -> tuple[Act, Verdict]:
-    """Hold what was read now against the manifest that stands, and the file that stands for it.
+    """Compare what was read now with the newest manifest and its file.
 
     Return what is to be done about the range, and the verdict once it is done.
 
-    `is_first_since` says that what would be committed now is the first revision since before it was read: only then is it
-    known to be the newer reading.
+    `is_first_since` says that no attempt has committed a revision since before this one read: only then is this known to be the
+    newer reading.
 
     | under the final name | read now | what follows |
     |---|---|---|
-    | the manifest's file | same digest, or equal rows in other bytes, but for columns that it does not have | it stays |
+    | the manifest's file | same digest, or equal rows in other bytes, ignoring columns that it lacks | it stays |
     | the manifest's file | other rows | it stays: changed; `replace`: the next revision |
     | nothing, and nothing staged | anything | the next revision, where the raw table has no row beyond it |
     | a file of another size or digest | same digest | mended; in a redo only by `replace` |
     | a file of another size or digest | other bytes | failed; `replace`: the next revision |
 
-    What would be the next revision fails where it is not the first one since.
+    A next revision fails without `is_first_since`.
     """
     attempt, lake = work.attempt, work.tools.lake
     offsets, is_same = ours.offsets, standing.digest == ours.digest
@@ -92,7 +92,7 @@ def _next(offsets: OffsetRange, outcome: Outcome, standing: Manifest, *notes: st
 
 
 def _damage(standing: Manifest, lake: Lake, *, is_redo: bool) -> str | None:
-    """Return what is wrong with the file of a manifest; none where the right one stands. A redo reads it."""
+    """Return what is wrong with the published file of a manifest, none where it is right; a redo also reads it."""
     where = f"range {standing.offsets.text(standing.topic)}"
     if not (lake.is_published(standing) or roll_forward(standing, lake)):
         found = lake.store.size(published_path(standing))
@@ -103,7 +103,7 @@ def _damage(standing: Manifest, lake: Lake, *, is_redo: bool) -> str | None:
     if is_redo and standing.file is not None:
         try:
             digest = Digests(lake).of(standing)
-        except DamagedFile as error:  # what is mended by a file in its place, as any damage is
+        except DamagedFile as error:  # mended by another file in its place, as any damage is
             return f"{where}: {error}"
         if digest != standing.digest:
             return (
@@ -114,16 +114,16 @@ def _damage(standing: Manifest, lake: Lake, *, is_redo: bool) -> str | None:
 
 
 def roll_forward(manifest: Manifest, lake: Lake) -> bool:
-    """Publish the staged file that a manifest names, for an attempt that did not; false where it is gone or torn."""
+    """Publish a manifest's staged file, where its attempt did not; false where that file is gone or torn."""
     has_file = manifest.file is None or has_bytes_of(manifest, manifest.file.path, lake)
     return has_file and lake.publish(manifest) is not None
 
 
 def reinstate(manifest: Manifest, lake: Lake) -> Manifest | None:
-    """Return what says again what an earlier revision said, whose rows still stand; none where there is none.
+    """Return the next manifest that restores an earlier revision whose rows are still there; none where there is none.
 
-    The manifest was never published, then, and its staged file is gone: nobody has seen it, and nobody can finish it. Rows of
-    a range whose file was dropped stand in the raw table: it is dropped once more, at that revision.
+    Then this manifest was never published and its staged file is gone: nobody has seen it, and nobody can finish it. Rows of
+    a range whose file was dropped are in the raw table: it is dropped once more, at that revision.
     """
     path = published_path(manifest)
     for before in lake.earlier(manifest):
@@ -138,9 +138,9 @@ def reinstate(manifest: Manifest, lake: Lake) -> Manifest | None:
 
 
 def differs_from_found(ours: Manifest, part: parquet.PartFile | None, lake: Lake) -> str | None:
-    """Return what a file under the range's own name, which no manifest names, has instead of ours; empty for equal rows.
+    """Return how a file under the range's own name, which no manifest names, differs from ours; empty for equal rows.
 
-    None where it is not there, or the very bytes that were read now.
+    None where there is no such file, or it has exactly the bytes that were read now.
     """
     path = published_path(ours)
     try:
@@ -157,7 +157,7 @@ def differs_from_found(ours: Manifest, part: parquet.PartFile | None, lake: Lake
 
 
 def without_manifest(ours: Manifest, difference: str, lake: Lake) -> str:
-    """Return why a range is not landed onto a file of other rows that no manifest names."""
+    """Return why a range is not landed over a file with other rows that no manifest names."""
     return (
         f"range {ours.offsets.text(ours.topic)}: its manifest is gone, and the published file "
         f"{lake.store.url(published_path(ours))} is not what Kafka has now: {difference}; nothing was written; restore the "
@@ -186,7 +186,7 @@ def _difference(
 
 
 def _is_compacted_since(standing: Manifest, ours: Manifest, part: parquet.PartFile | None, lake: Lake) -> bool:
-    """Return whether compaction has taken each row that is not there any more, and all that is left is as it was landed."""
+    """Return whether all rows that are gone were removed by compaction, and the rest is as it was landed."""
     before = [(hole.start, hole.end) for hole in standing.holes]
     others = [(hole.start, hole.end) for hole in ours.holes if hole.cause is not Cause.COMPACTED]
     if subtract_intervals(others, before):
@@ -199,7 +199,7 @@ def _is_compacted_since(standing: Manifest, ours: Manifest, part: parquet.PartFi
 
 
 def verify_expired(offsets: OffsetRange, manifest: Manifest, reason: str, lake: Lake) -> Verdict:
-    """Check the landed file against its digest, since Kafka cannot be asked again."""
+    """Check a landed file against its digest, since Kafka no longer has the range."""
     while True:
         manifest = lake.newest(manifest)
         try:

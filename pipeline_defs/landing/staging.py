@@ -1,4 +1,4 @@
-"""What a scan staged: which file is which range's, and whether a range may be committed.
+"""What a scan staged: which file belongs to which range, and whether a range may be committed.
 
 Invariant: nothing here is visible to a reader, and nothing becomes so.
 """
@@ -32,12 +32,12 @@ Result = TypeVar("Result")
 
 READ_THREADS = 8  # footers wait for the disk or the network, not for Python
 VERIFY_THREADS = 4  # digests, footers and fsyncs wait for the disk, not for Python
-ENGINE_TRIES = 3  # of one job; a server that died is replaced at each
+ENGINE_TRIES = 3  # of one job; a server that died is replaced before each
 
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """What verification needs of a scan that was read: its files, from which topic, and how long it took."""
+    """What verification needs of a finished scan: its files, the topic's ids before and after, and how long it took."""
 
     parts: Mapping[OffsetRange, parquet.PartFile | None]
     ids: tuple[TopicIds, TopicIds]
@@ -45,17 +45,17 @@ class Staged:
     seconds_per_offset: float
 
     def part_of(self, reading: Reading) -> parquet.PartFile | None:
-        """Return the staged file of what could be read of a range; none where it holds no record."""
+        """Return the staged file of what could be read of a range; none where that has no record."""
         return self.parts.get(reading.rest) if reading.rest else None
 
 
 def stage_anew(
     stage: Callable[[PurePath], Result], folder: PurePath, on_step: StepWatcher, tries: int = ENGINE_TRIES
 ) -> tuple[Result, PurePath]:
-    """Stage in a folder, in another one where Spark went away meanwhile: it may still write into the first.
+    """Stage in a folder, or, where Spark died meanwhile, again in another one: the first may still be written to.
 
-    Returns what `stage` returns, and the folder that has it. Raises `EngineUnavailable` after the last try, and at once what
-    else `stage` raises, or what no other try mends.
+    Returns the result of `stage`, and the folder that has it. Raises `EngineUnavailable` after the last try, or at once where
+    it is not retriable, and anything else that `stage` raises at once.
     """
     for again in range(1, tries):
         try:
@@ -70,9 +70,9 @@ def stage_anew(
 
 @dataclass(frozen=True, slots=True)
 class Matched:
-    """What Spark staged for ranges: the file of each, files that are of no one range, and what cannot be read, as texts.
+    """What Spark staged for ranges: the file of each, files that are not exactly one range's, and unreadable ones, as texts.
 
-    A range has no file where it has no record, or where its file is one of those that cannot be read.
+    A range has no file where it has no record, or where its file is unreadable.
     """
 
     parts: Mapping[TopicRange, parquet.PartFile | None]
@@ -81,7 +81,7 @@ class Matched:
 
 
 def match_parts(ranges: Sequence[TopicRange], folder: PurePath, staging: Staging) -> Matched:
-    """Match files to ranges by what is in them."""
+    """Match files to ranges by their content."""
     parts: dict[TopicRange, parquet.PartFile | None] = dict.fromkeys(ranges)
     places = sorted(ranges, key=_place)
     expected = sorted({each.topic for each in ranges})
@@ -110,7 +110,7 @@ def match_parts(ranges: Sequence[TopicRange], folder: PurePath, staging: Staging
 def _read_part(file: File, expected: Sequence[str], staging: Staging) -> tuple[str, parquet.PartFile] | str | None:
     """Return a file with its topic, none for one without rows, or why it cannot be read.
 
-    Where there are several topics it is in the file, whose footer does not tell.
+    With several topics, the topic is read from the rows, since the footer does not tell it.
     """
     try:
         part = staging.read_part(file)
@@ -132,12 +132,12 @@ def _is_of(part: parquet.PartFile, offsets: OffsetRange) -> bool:
 
 
 def verify_range(topic: str, reading: Reading, staged: Staged, step: PlanStep, work: Work) -> tuple[Manifest | None, list[str]]:
-    """Read the facts of one staged range; return the manifest that they allow, or the laws that they break."""
+    """Verify one staged range; return its manifest, or the violations."""
     offsets, part, attempt, tools = reading.offsets, staged.part_of(reading), work.attempt, work.tools
     file, stretches = _facts(part, staged_name(topic, offsets), work.staging) if part else (None, ())
     missing = _explain_missing(topic, reading, stretches, staged, tools)
     before, after = staged.ids
-    if missing.holes or missing.unexplained:  # the evidence must be of the same topic too
+    if missing.holes or missing.unexplained:  # the batches that explain them must be of the same topic too
         after = tools.kafka.read_ids(topic)
     missing = missing._replace(holes=(*reading.lost, *missing.holes))
     violations = verify_staged(topic, offsets, file, stretches, missing, (step.ids, before, after))
@@ -164,21 +164,21 @@ def verify_range(topic: str, reading: Reading, staged: Staged, step: PlanStep, w
 
 
 def _explain_missing(topic: str, reading: Reading, stretches: Stretches, staged: Staged, tools: Tools) -> Missing:
-    """Explain from Kafka's log which offsets of what was read have no row.
+    """Explain from Kafka's log why offsets of what was read have no row.
 
-    Its batches are read before where it begins is asked for, which only ever moves on.
+    Its batches are read before its first offset is asked for, which only ever moves on.
     """
     if reading.rest is None:
         return Missing(())
     partition, absent, rows = reading.rest.partition, missing_offsets(reading.rest, stretches), Rows(reading.rest, stretches)
-    is_told = rows.are_all_of if staged.is_of_compacted_topic else lambda span: True  # else no record may be missing anyway
+    is_told = rows.are_all_of if staged.is_of_compacted_topic else lambda span: True  # no record may be missing otherwise
     evidence = list(tools.kafka.read_spans(topic, partition, absent, tools.isolation_level, is_told))
     begins = _log_start(topic, partition, tools) if absent and staged.is_of_compacted_topic else None
     return explain_holes(absent, evidence, rows, compacted_from=begins)
 
 
 def staged_name(topic: str, offsets: OffsetRange) -> str:
-    """Return what a range is called below its attempt, which may land the same offsets of several topics."""
+    """Return a range's name within its attempt, which may land the same offsets of several topics."""
     return f"{topic}/{offsets.key}"
 
 
@@ -191,9 +191,9 @@ def _facts(part: parquet.PartFile, name: str, staging: Staging) -> tuple[StagedF
 def stage_empty(
     name: str, offsets: OffsetRange, attempt: Attempt, lake: Lake, columns: Sequence[str] = parquet.RAW_SCHEMA.names
 ) -> StagedFile:
-    """Stage a file without rows, with columns of raw records, for a revision that has none any more.
+    """Stage a file without rows, for a revision that no longer has any.
 
-    Were the published file taken away instead, its name would be free, and a stale attempt could publish there again.
+    If the published file were deleted instead, its name would be free, and a stale attempt could publish there again.
     """
     staged = f"staging/{attempt.id}/{name}.empty.parquet"
     with tempfile.TemporaryDirectory() as folder, ExitStack() as opened:
@@ -207,7 +207,7 @@ def stage_empty(
 
 
 def _log_start(topic: str, partition: int, tools: Tools) -> int | None:
-    """Return where a Kafka partition begins; none where a topic that was recreated meanwhile has no such partition."""
+    """Return the first offset of a Kafka partition; none where a topic that was recreated meanwhile lacks the partition."""
     state = tools.kafka.read_watermarks(topic, tools.isolation_level).get(partition)
     return state.earliest if state else None
 

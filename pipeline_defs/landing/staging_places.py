@@ -1,7 +1,7 @@
-"""Where Spark stages, and how that is looked at and brought into the lake: on this machine, or in the lake's own object store.
+"""Staging places: where Spark writes, and how files get from there into the lake: on this machine, or in the object store.
 
-Invariant: nothing here is visible to a reader, and nothing becomes so. What is remote never comes to this machine as a whole.
-What follows where Spark and this machine share no folder is at the end; everything else asks a staging place, which knows.
+Invariant: nothing here is visible to a reader, and nothing becomes so. Remote files are never copied whole to this machine.
+`staging_of` chooses the place; callers need not know which one it is.
 """
 
 import os
@@ -30,16 +30,16 @@ from .standing import LandedFile, landed_files
 
 WATCH_SECONDS = 0.05
 LIST_SECONDS = 3.0
-TELL_SECONDS = 3.0  # how often a scan that is being read says how far it is
+TELL_SECONDS = 3.0  # at least between two reports of a scan's progress
 Name = TypeVar("Name")
 Landed = Mapping[OffsetRange, LandedFile]
 
 
 @dataclass
 class LocalStaging:
-    """A place of one attempt that Spark writes to: a folder of this machine, or of a file system that a cluster shares.
+    """The staging folder of one attempt: on this machine, or on a file system that a cluster shares.
 
-    It is in the lake where that is one, else beside it. `RemoteStaging` has the same methods.
+    It is in the lake where that is a folder, else outside it. `RemoteStaging` has the same methods.
     """
 
     attempt: str
@@ -48,7 +48,7 @@ class LocalStaging:
 
     @cached_property
     def root(self) -> Path:
-        """Folder of the attempt; those below it are named by the caller."""
+        """The folder of the attempt; callers name those below it."""
         folder = self.lake.store.attempt_folder(self.attempt)
         if folder is not None:
             return folder
@@ -56,28 +56,28 @@ class LocalStaging:
         return self._made[0]
 
     def url(self, folder: PurePath) -> str:
-        """Return a folder as Spark is told it."""
+        """Return the form of a folder that Spark is given."""
         return str(folder)
 
     def watched(self, folder: PurePath, on_files: Callable[[int], None] = lambda files: None) -> AbstractContextManager[None]:
-        """Look at a folder while Spark writes to it; `on_files` is told now and then how many files there are.
+        """Watch a folder while Spark writes to it; `on_files` is given the number of files now and then.
 
-        They are written to the disk as soon as their tasks are done, while Spark goes on with the others: a head start and no
-        more. What is committed is made durable before.
+        Each file is flushed to disk once its task is done, while Spark goes on: only a head start, since `bring` makes files
+        durable before they are committed.
         """
 
         def find() -> set[Path]:
-            with suppress(OSError):  # whoever needs it will say so
+            with suppress(OSError):  # whoever needs the folder reports it
                 return {*Path(folder).glob("*.parquet")}
             return set()
 
         return _watched(find, _write_back, on_files, WATCH_SECONDS)
 
     def finish(self, folder: PurePath) -> None:
-        """Do what Spark is still needed for once it has written a folder: here nothing."""
+        """Do what needs Spark once it has written a folder: here nothing."""
 
     def files(self, folder: PurePath) -> Iterable[File]:
-        """List the files below a folder that is finished."""
+        """List the files below a finished folder."""
         return parquet.files_of(Path(folder))
 
     def read_part(self, file: File) -> parquet.PartFile | None:
@@ -86,7 +86,7 @@ class LocalStaging:
             return parquet.read_part(file)
 
     def settle(self, part: parquet.PartFile, name: str) -> StagedFile:
-        """Return a staged file as a manifest names it; `name` is one that the attempt gives once.
+        """Return a staged file as a manifest names it; `name` must be unique within the attempt.
 
         Its footer is made canonical, so that equal rows are equal bytes.
         """
@@ -98,7 +98,7 @@ class LocalStaging:
             return parquet.staged_file(part, path)
 
     def bring(self, part: parquet.PartFile | None, file: StagedFile | None) -> None:
-        """Bring a staged file to the lake, and make it durable, where it is not yet."""
+        """Upload a staged file to the lake where it is not there yet, and make it durable."""
         if part is None or file is None:
             return
         with told_if_gone(file.path):
@@ -109,31 +109,31 @@ class LocalStaging:
 
     @contextmanager
     def opened(self, paths: Sequence[str]) -> Iterator[list[File]]:
-        """Give objects of the lake as Spark can read them from here, for a while: copies of those of an object store."""
+        """Give files of the lake as this machine's Spark can read them, while open: local copies of objects."""
         with ExitStack() as opened:
             yield [opened.enter_context(self.lake.store.local_copy(path)) for path in paths]
 
     def digests(self, files: Sequence[File]) -> list[str]:
-        """Read the sha256 of files that are open, in hex."""
+        """Return the sha256 of opened files, in hex."""
         return [parquet.digest(file) for file in files]
 
     def landed(self, manifests: Iterable[Manifest]) -> AbstractContextManager[Landed]:
-        """Give the files of landed ranges as Spark can read them from here, for a while."""
+        """Give the files of landed ranges as this machine's Spark can read them, while open."""
         return landed_files(manifests, self.lake)
 
     def with_digests(self, landed: Landed) -> Landed:
-        """Return landed files that know their digests as they are now, where reading them for that is not for this machine."""
+        """Return landed files with their present digests, where reading these is not this machine's task: here unchanged."""
         return landed
 
     def close(self) -> None:
-        """Delete what is left of it outside of the lake, which sweeps its own."""
+        """Delete what is left of it outside the lake; the nightly sweep deletes the rest."""
         for folder in self._made:
             shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
 def staging_here(attempt: str, lake: Lake) -> Iterator[LocalStaging]:
-    """Have a folder of this machine, for what is written without Spark, while the context is open."""
+    """Give a staging folder on this machine, for files written without Spark; delete it in the end."""
     staging = LocalStaging(attempt, lake)
     try:
         yield staging
@@ -144,9 +144,9 @@ def staging_here(attempt: str, lake: Lake) -> Iterator[LocalStaging]:
 
 @dataclass
 class RemoteStaging:
-    """A prefix of the lake's own object store, which executors write to; `read_digests` has them read what they wrote.
+    """A prefix in the lake's own object store, which executors write to; `read_digests` has them read what they wrote.
 
-    What they wrote stays as it is, since changing a footer is writing the object anew: a digest is that of the file as written.
+    Objects stay as written, since changing a footer would mean writing the object again: a digest is that of the object as is.
     """
 
     attempt: str
@@ -159,18 +159,18 @@ class RemoteStaging:
 
     @property
     def root(self) -> PurePosixPath:
-        """Prefix of the attempt."""
+        """The prefix of the attempt."""
         return PurePosixPath("staging") / self.attempt
 
     def url(self, folder: PurePath) -> str:
-        """Return the URL that Hadoop knows."""
+        """Return the URL of a folder for Hadoop."""
         return f"{self._url}/{folder}"
 
     def watched(self, folder: PurePath, on_files: Callable[[int], None] = lambda files: None) -> AbstractContextManager[None]:
         """Count the objects of a folder."""
 
         def find() -> set[str]:
-            with suppress(LakeUnavailable):  # whoever needs it will say so
+            with suppress(LakeUnavailable):  # whoever needs the folder reports it
                 return set(self._list(folder))
             return set()
 
@@ -185,7 +185,7 @@ class RemoteStaging:
         return [self._file(path, size) for path, size in self._list(folder).items()]
 
     def read_part(self, file: File) -> parquet.PartFile | None:
-        """Read the footer of an object by ranges; refuse one that is not what its digest was read of."""
+        """Read the footer of an object by ranged reads; raise `DamagedFile` where its digest was read from another size."""
         assert isinstance(file, RemoteFile)
         known = self._digests.get(file.path)
         if known is None or known.bytes != file.bytes:
@@ -198,13 +198,13 @@ class RemoteStaging:
             return parquet.read_part(file)
 
     def settle(self, part: parquet.PartFile, name: str) -> StagedFile:  # noqa: ARG002 (it has its name already)
-        """Return the object where it lies, with the digest that executors have read."""
+        """Return the object in its place, with the digest that executors have read."""
         assert isinstance(part.path, RemoteFile)
         known = self._digests[part.path.path]
         return parquet.staged_as(part, part.path.path, known.bytes, known.sha256)
 
     def bring(self, part: parquet.PartFile | None, file: StagedFile | None) -> None:
-        """Do nothing: it lies there, and is durable."""
+        """Do nothing: the object is in the lake, and durable."""
 
     @contextmanager
     def opened(self, paths: Sequence[str]) -> Iterator[list[File]]:
@@ -250,7 +250,7 @@ class RemoteStaging:
         return {url.removeprefix(f"{self._url}/"): digest for url, digest in found.items()}
 
     def _list(self, folder: PurePath) -> dict[str, int]:
-        """List the files that tasks have committed directly below a folder, with their sizes."""
+        """List the Parquet files directly below a folder, where tasks commit them, with their sizes."""
         found = self.lake.store.list(str(folder))
         return {
             path: size for path, size in found.items() if path.endswith(".parquet") and PurePosixPath(path).parent == folder
@@ -290,13 +290,13 @@ def _watched(
 
 
 def _write_back(path: Path) -> None:
-    with suppress(OSError), path.open("rb") as file:  # what is committed is made durable before, which says why it cannot be
+    with suppress(OSError), path.open("rb") as file:  # made durable again before a commit, which reports errors
         os.fsync(file.fileno())
 
 
 @contextmanager
 def told_if_gone(what: str) -> Iterator[None]:
-    """Turn a staged file that is not there any more into `StagedFileGone`."""
+    """Raise `StagedFileGone` where a staged file is not found inside the context."""
     try:
         yield
     except FileNotFoundError as error:
@@ -307,6 +307,6 @@ def told_if_gone(what: str) -> Iterator[None]:
 
 
 def staging_of(engine: Engine, lake: Lake) -> Callable[[str, Lake], Staging]:
-    """Return what opens the staging place of an attempt: in the lake itself where Spark is elsewhere and the lake a bucket."""
+    """Return the function that opens an attempt's staging place: a remote one where both Spark and the lake are remote."""
     is_apart = engine.is_remote and lake.store.is_remote
     return partial(RemoteStaging, read_digests=partial(read_digests, engine)) if is_apart else LocalStaging

@@ -1,4 +1,4 @@
-"""Where the rows of landed ranges stand, as files to read and digests to hold them against.
+"""Where the rows of landed ranges are now: the files to read, and the digests to check them against.
 
 A range has a file of its own; where that was dropped, its rows are cut out of the compacted file of the raw table that has
 them, whose digest is checked first.
@@ -20,14 +20,14 @@ from ..core.offsets import OffsetRange
 from ..core.tables.delta import File as TableFile
 from ..core.tables.raw_table import DIGEST, RangeFiles, is_as_landed, is_compacted
 
-TRIES = 3  # at a file that is dropped between being found and being read
+TRIES = 3  # for a file that is dropped between being found and being read
 
 
 @dataclass(frozen=True, slots=True)
 class LandedFile:
-    """A file with the rows of a landed range: its own, or a cut out of a compacted one.
+    """A file with the rows of a landed range: its own, or one cut out of a compacted file.
 
-    `sha256` is its digest, where somebody has read it already.
+    `sha256` is its digest, where it has been read already.
     """
 
     path: File
@@ -35,13 +35,13 @@ class LandedFile:
     sha256: str | None = None
 
     def is_of(self, manifest: Manifest) -> bool:
-        """Return whether it is what was landed, byte for byte, or out of a compacted file that was held against its digest."""
+        """Return whether it is what was landed: byte for byte, or cut out of a compacted file whose digest was checked."""
         return self.is_cut or (self.sha256 or parquet.digest(self.path)) == manifest.digest
 
 
 @contextmanager
 def landed_files(manifests: Iterable[Manifest], lake: Lake) -> Iterator[Mapping[OffsetRange, LandedFile]]:
-    """Give a file to read for each range, for a while; raise `TableFileGone` where a dropped one's rows are nowhere."""
+    """Give a file to read for each range, while open; raise `TableFileGone` where the rows of a dropped one are nowhere."""
     files: dict[OffsetRange, LandedFile] = {}
     dropped: list[Manifest] = []
     with ExitStack() as opened:
@@ -81,7 +81,7 @@ def has_bytes_of(manifest: Manifest, path: str, lake: Lake) -> bool:
 
 @contextmanager
 def table_file(file: TableFile, folder: str, lake: Lake) -> Iterator[Path]:
-    """Give a file of a table to read, for a while; raise `DamagedFile` where it is not what the table's log says."""
+    """Give a file of a table to read, while open; raise `DamagedFile` where it is not what the table's log says."""
     path = f"{folder}/{file.path}"
     url, expected = lake.store.url(path), file.tags[DIGEST]
     try:
@@ -97,10 +97,10 @@ def table_file(file: TableFile, folder: str, lake: Lake) -> Iterator[Path]:
 def find_otherwise(
     file: TableFile, manifests: Sequence[Manifest], standing: Sequence[Manifest], folder: str, lake: Lake
 ) -> dict[OffsetRange, int]:
-    """Return which ranges of a table's file it does not have as they are landed, and how many rows of each it alone has.
+    """Return which ranges of a table's file differ from what is landed, and how many rows of each only that file has.
 
-    `manifests` are of these ranges, `standing` of all that the file has in the very revision. A dropped range has no other
-    file, and one whose own is damaged none that is right. Raise `DamagedFile` where the file is not what the table's log says.
+    `manifests` are of the ranges to compare, `standing` of all that the file has in their newest revision. Ranges without an
+    intact file of their own, as dropped ones, are left out. Raise `DamagedFile` where the table's file is not as its log says.
     """
     has_all = all(each in standing for each in manifests) and sum(each.rows for each in standing) == file.rows
     if is_compacted(file) and has_all:
@@ -118,7 +118,7 @@ def find_otherwise(
             try:
                 with lake.store.local_copy(own) if own else nullcontext() as landed:
                     if landed is not None and parquet.digest(landed) != manifest.digest:
-                        continue  # it is the one to be mended
+                        continue  # the landed file is the damaged one
                     alone = comparing.count_alone(rows, landed)
             except FileNotFoundError:
                 continue
@@ -128,7 +128,7 @@ def find_otherwise(
 
 
 def count_only_in_table(manifest: Manifest, table: RangeFiles, staged: File | None, lake: Lake) -> int:
-    """Count the rows of a range that its raw table has in that revision and that what was read of Kafka now has not."""
+    """Count the rows of a range that the raw table has in that revision and that were not read from Kafka now."""
     file = table.find_at(manifest)
     if file is not None:
         with suppress(DamagedFile), table_file(file, raw_table_log(manifest.topic, lake.store).folder, lake) as copy:
@@ -137,7 +137,7 @@ def count_only_in_table(manifest: Manifest, table: RangeFiles, staged: File | No
 
 
 def why_not_as_landed(file: TableFile, manifests: Sequence[Manifest], folder: str, lake: Lake) -> str | None:
-    """Return why a compacted file has not as many rows of some ranges as are landed; none where it has."""
+    """Return why a compacted file does not have as many rows of these ranges as are landed; none where it does."""
     try:
         with table_file(file, folder, lake) as copy:
             stretches = parquet.read_stretches(copy)
@@ -161,7 +161,7 @@ def why_changed(file: TableFile, folder: str, lake: Lake) -> str | None:
 
 
 def standing_path(manifest: Manifest, lake: Lake) -> str:
-    """Return where the rows of a landed range are to be read now: in a file of its own, or, dropped, in the table's.
+    """Return the path to read a landed range's rows from: its own file, or, where that was dropped, the table's.
 
     Raise `TableFileGone` where the file was dropped and the table does not have its rows.
     """
@@ -170,7 +170,7 @@ def standing_path(manifest: Manifest, lake: Lake) -> str:
 
 
 class Digests:
-    """Reads digests of landed ranges; of the compacted files that have the rows of dropped ones each is read once."""
+    """A reader of digests of landed ranges; it reads each compacted file with rows of dropped ranges once."""
 
     def __init__(self, lake: Lake) -> None:
         self._lake = lake
@@ -178,9 +178,9 @@ class Digests:
         self._why_changed: dict[str, str | None] = {}
 
     def of(self, manifest: Manifest) -> str | None:
-        """Return the digest of a range's file; the manifest's where the raw table has its rows; none where it is not there.
+        """Return the digest of a range's file, of a dropped one the manifest's; none where the file is missing.
 
-        Raises `TableFileGone` where the range's file was dropped, and no file of the table has its rows as they were.
+        Raises `TableFileGone` where the range's file was dropped, and no file of the table has its rows unchanged.
         """
         if manifest.file is None:
             return manifest.digest
@@ -198,9 +198,9 @@ class Digests:
         return None
 
     def table_path(self, manifest: Manifest) -> str:
-        """Return where the table's file with the rows of a dropped range lies; raise `TableFileGone` where none has them.
+        """Return the path of the table's file with the rows of a dropped range; raise `TableFileGone` where none has them.
 
-        A table that was read before may have other files by now.
+        The table is read again before that is raised, since it may have other files by now.
         """
         log = raw_table_log(manifest.topic, self._lake.store)
         version, files = self._files.get(manifest.topic) or self._read_table(manifest.topic)

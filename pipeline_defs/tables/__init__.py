@@ -1,1 +1,1 @@
-"""What is made of landed ranges: decoded and latest tables, compaction, vacuum. Nothing here knows Dagster."""
+"""Tables derived from landed ranges: decoded and latest ones, compaction, vacuum. Nothing here knows Dagster."""

@@ -1,7 +1,7 @@
-"""Compaction of tables: read, write, verify, commit; small files become few larger ones, the rows stay what they are.
+"""Compaction of tables: read, write, verify, commit; small files become few larger ones, the rows stay the same.
 
-Of the raw table here, of the decoded one in `decoded_compaction`. `data/` is never touched. The commit decides: before it no
-version names the new file, after it each row is in that alone. A crash before it leaves a file that the vacuum deletes.
+The raw table is here, the decoded one in `decoded_compaction`. `data/` is never touched. The commit decides: before it no
+version names the new file, after it each row is in that file only. A crash before it leaves a file that the vacuum deletes.
 """
 
 import uuid
@@ -37,7 +37,7 @@ G = TypeVar("G", bound=Group)
 
 
 class Compacted(Protocol[G]):
-    """A kind of table, as far as compactions differ."""
+    """What compaction needs of a kind of table."""
 
     @property
     def topic(self) -> str:
@@ -48,19 +48,19 @@ class Compacted(Protocol[G]):
         """Log of the table."""
 
     def how_to_mend(self, file: TableFile) -> str:
-        """Say what to do about a file that is not as it was."""
+        """Return what to do about a file that is gone or changed."""
 
     def find(self, target_bytes: int, *, every: bool) -> list[G]:
         """Find what to compact now; write nothing."""
 
     def merge(self, group: G, files: Sequence[File], folder: str, tools: Tools) -> None:
-        """Have Spark write one file of a group's below `folder`."""
+        """Have Spark write the files of a group as one, below `folder`."""
 
     def verify(self, group: G, files: Sequence[File], part: parquet.PartFile) -> list[str]:
-        """Return every law that the file which was written breaks."""
+        """Return every violation of the file that was written."""
 
     def add(self, group: G, part: parquet.PartFile, staging: Staging, now_ms: int) -> TableFile:
-        """Give the file a name in the table's folder, durable; return what the log is to say of it."""
+        """Give the file a name in the table's folder, durably; return its entry for the log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class RawTable:
         return raw_table_log(self.topic, self.lake.store)
 
     def how_to_mend(self, file: TableFile) -> str:  # noqa: ARG002 (the audit names it)
-        """Say what to do about a file that is not as it was."""
+        """Return what to do about a file that is gone or changed."""
         return f"`{command('audit', self.topic)}` says what is to be done"
 
     def find(self, target_bytes: int, *, every: bool) -> list[RawGroup]:
@@ -84,7 +84,7 @@ class RawTable:
         return find_groups(self.lake.coverage(self.topic), self.log.read(), target_bytes, every=every)
 
     def may_be_due(self, target_bytes: int) -> bool:
-        """Return whether there may be neighbours to compact, by what is not settled alone."""
+        """Return whether there may be neighbours to compact, judged by unsettled ranges alone."""
         return may_be_due(self.lake.recent(self.topic), self.log.read(), target_bytes)
 
     def merge(self, group: RawGroup, files: Sequence[File], folder: str, tools: Tools) -> None:
@@ -92,12 +92,12 @@ class RawTable:
         tools.files.merge(group.offsets.text(self.topic), files, parquet.RAW_SCHEMA, ("offset",), folder)
 
     def verify(self, group: RawGroup, files: Sequence[File], part: parquet.PartFile) -> list[str]:
-        """Hold the rows against those of the group's files, one by one."""
+        """Compare the rows with those of the group's files, one by one."""
         difference = comparing.differing_from_all(files, part.path)
         return verify_compacted(self.topic, group, part.rows, parquet.read_stretches(part.path), difference)
 
     def add(self, group: RawGroup, part: parquet.PartFile, staging: Staging, now_ms: int) -> TableFile:
-        """Name it after the offsets between which it has all ranges."""
+        """Name the file after the offsets between which it has all ranges."""
         return add_to_folder(staging, part, group, self.log, now_ms)
 
 
@@ -111,9 +111,9 @@ class _Work(Generic[G]):
 def compact(
     topic: str, attempt: Attempt, tools: Tools, target_bytes: int, *, every: bool = False
 ) -> Iterator[CompactionVerdict]:
-    """Compact what is due of a topic's raw table, once what is landed and not in it yet is appended; as `compact_table`.
+    """Append what is landed to a topic's raw table, then compact what is due, as `compact_table` does.
 
-    Raise in the end what that append could not cut.
+    Raise in the end the `DamagedFile` of the append, where it could not cut a file.
     """
     damaged: DamagedFile | None = None
     try:
@@ -128,7 +128,7 @@ def compact(
 def compact_table(
     table: Compacted[G], attempt: Attempt, tools: Tools, target_bytes: int, *, every: bool = False
 ) -> Iterator[CompactionVerdict]:
-    """Compact what is due of a table; yield one verdict per group. One that fails leaves the others compacted."""
+    """Compact what is due of a table; yield one verdict per group. A failing group leaves the others compacted."""
     groups = table.find(target_bytes, every=every)
     tools.on_step("compaction_planned", topic=table.topic, groups=len(groups), files=sum(len(each.files) for each in groups))
     if not groups:
@@ -145,7 +145,7 @@ def compact_table(
 def _compact_or_fail(work: _Work[G], group: G) -> CompactionVerdict:
     try:
         return _compact(work, group)
-    except FileNotFoundError:  # somebody takes it away while it is read
+    except FileNotFoundError:  # it was deleted while it was read
         reason = _why_gone(work, group)
     except (OffsetlakeError, OSError) as error:
         reason = str(as_ours(error, f"compacting {work.table.topic}, {group.key}"))
@@ -161,7 +161,7 @@ def _why_gone(work: _Work[G], group: G) -> str:
 
 
 def _compact(work: _Work[G], group: G) -> CompactionVerdict:
-    """Write, verify and commit one compacted file, or say why not."""
+    """Write, verify and commit one compacted file; return a verdict that says why where that cannot be."""
     tools, key = work.tools, group.key
     folder = work.staging.root / f"compacted-{uuid.uuid4().hex[:8]}"
     with work.staging.opened([f"{work.table.log.folder}/{file.path}" for file in group.files]) as files:
@@ -187,7 +187,7 @@ def _compact(work: _Work[G], group: G) -> CompactionVerdict:
 
 
 def _commit(work: _Work[G], group: G, file: TableFile) -> bool:
-    """Put a file in the place of others in the table; false where one of them is not there any more."""
+    """Replace files of the table by one; false where one of them is no longer in the table."""
     at_ms = work.tools.now_ms()
     removes = {each.path: at_ms for each in group.files}
     while True:
@@ -201,7 +201,7 @@ def _commit(work: _Work[G], group: G, file: TableFile) -> bool:
 
 
 def _changed(work: _Work[G], group: G, files: Sequence[File]) -> list[str]:
-    """Name the files that have not the digest that the log says."""
+    """Name the files without the digest that the log says."""
     folder = work.tools.lake.store.url(work.table.log.folder)
     return [
         f"{work.table.topic}: the table's file {folder}/{file.path} has sha256 {found}, expected {file.tags[DIGEST]}; nothing "

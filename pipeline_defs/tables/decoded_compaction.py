@@ -1,7 +1,7 @@
-"""Compaction of a decoded table, and the way back: what a compacted file has beside ranges that are decoded again.
+"""Compaction of a decoded table, and the way back: cutting ranges that are decoded again out of a compacted file.
 
-Rows are sorted by their event time where they have one, so that who reads a day passes over most files. Invariant: the
-columns of a file are those that its ranges were decoded to, no more, so that none of them holds up a range of another type.
+Rows are sorted by their event time where they have one, so that readers of a day skip most files. Invariant: a file has only
+the columns that its ranges were decoded to, so that no other column blocks a range in which its type differs.
 """
 
 import uuid
@@ -40,7 +40,7 @@ class DecodedTable:
         return decoded_table_log(self.topic, self.decodings.lake)
 
     def how_to_mend(self, file: TableFile) -> str:
-        """Say what to do about a file that is not as it was."""
+        """Return what to do about a file that is gone or changed."""
         key = decoded_table.first_range(file).key
         return f"`{command('decode', self.topic, '--key', key)}` has all ranges of the file decoded again"
 
@@ -49,27 +49,27 @@ class DecodedTable:
         return decoded_table.find_groups(self.decodings.read_ranges(self.topic).table, target_bytes, every=every)
 
     def merge(self, group: DecodedGroup, files: Sequence[File], folder: str, tools: Tools) -> None:
-        """Write the rows by their event time, in columns that hold all of them."""
+        """Write the rows in the order of their event times, in columns that hold all of them."""
         names = {name for file in files for name in parquet.read_schema(file).names}
         columns = self.decodings.columns_of(self.topic, self._contents(group).decodings, names)
         order = (EVENT_TIME, *PLACE) if EVENT_TIME in names else PLACE
         tools.files.merge(f"{self.topic}, {group.key}", files, columns, order, folder)
 
     def verify(self, group: DecodedGroup, files: Sequence[File], part: parquet.PartFile) -> list[str]:
-        """Hold the rows against those of the group's files."""
+        """Compare the rows with those of the group's files, in any order."""
         difference = comparing.differing_in_any_order(files, part.path)
         if difference is None and part.rows != group.rows:
             difference = f"its footer says {part.rows} rows, its files have {group.rows}"
         return [f"compacted file of {self.topic}, {group.key}: {difference}"] if difference else []
 
     def add(self, group: DecodedGroup, part: parquet.PartFile, staging: Staging, now_ms: int) -> TableFile:
-        """Name it by an id: its ranges are in the log."""
+        """Name the file by an id: its document has its ranges."""
         return self.put(part, self._contents(group), staging, now_ms, group.weight_bytes, is_dead=group.is_dead)
 
     def put(
         self, part: parquet.PartFile, contents: Contents, staging: Staging, now_ms: int, weight_bytes: int = 0, *, is_dead: bool
     ) -> TableFile:
-        """Give a staged file with these contents a name in the table's folder; return what the log is to say of it."""
+        """Give a staged file with these contents a name in the table's folder; return its entry for the log."""
         staged, path = place_in_folder(
             staging, part, self.log, lambda file_id: decoded_table.path_of(f"compacted.{file_id}.parquet", is_dead=is_dead)
         )
@@ -82,9 +82,9 @@ class DecodedTable:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """What files have beside ranges that go from them: by path one with the others.
+    """Files with what is left of others, by their paths, once some ranges are cut out of these.
 
-    `lost` are ranges of damaged files, which are decoded no more once this is committed, and so are again by the next run.
+    `lost` are ranges of damaged files: once this is committed they are no longer decoded, so the next run decodes them again.
     """
 
     rests: Mapping[str, TableFile]
@@ -92,13 +92,13 @@ class Cut:
 
 
 def cut(ranges: Iterable[OffsetRange], decoded: DecodedRanges, decodings: Decodings, now_ms: int) -> Cut:
-    """Write what files have beside some ranges, of each that has more than these."""
+    """Cut ranges out of the files that have them; write what is left, where other ranges are."""
     ours = frozenset(ranges)
     gone, rests = ours, dict[str, TableFile]()
     if not any(content.ranges for content in decoded.find_left(ours).values()):
         return Cut(rests, frozenset())
     with staging_here(f"table-{uuid.uuid4()}", decodings.lake) as staging:
-        while True:  # a range of a damaged file goes from its other file too, which may be damaged as well
+        while True:  # a range of a damaged file must also be cut out of its other file, which may be damaged too
             left = {path: content for path, content in decoded.find_left(gone).items() if content.ranges}
             decodings.delete(decoded.topic, [rest.path for rest in rests.values()])
             rests = dict[str, TableFile]()
@@ -125,7 +125,7 @@ def _cut(
             columns = decodings.columns_of(topic, left.decodings, parquet.read_schema(copy).names)
             parquet.write_only(copy, left.ranges, columns, target)
     except DamagedFile as error:
-        if isinstance(error.__cause__, OSError):  # it may be whole, and this process have too many files open
+        if isinstance(error.__cause__, OSError):  # the file may be intact, for example where too many files are open
             raise LakeUnavailable(
                 f"cannot read {lake.store.url(log.folder)}/{file.path}: {error.__cause__}; nothing was written; the next run "
                 "tries it again; where it never can be read, delete the file, and its ranges are decoded again",

@@ -1,4 +1,4 @@
-"""What decoding staged of a range: its document, and whether that may be committed.
+"""What decoding staged of a range: its decoding, and whether that may be committed.
 
 Invariant: nothing here is visible to a reader, and nothing becomes so.
 """
@@ -31,12 +31,12 @@ from ..landing.staging_places import Landed, LocalStaging, Staging
 if TYPE_CHECKING:
     from ..adapters.formats.spark_decoding import SparkDecoder
 
-SHOWN = 3  # dead letters in a message
+SHOWN = 3  # dead letters quoted in a message
 
 
 @dataclass(frozen=True, slots=True)
 class DecodeTools:
-    """Everything outside that decoding touches, and what defs.yaml says of it."""
+    """External systems of decoding, and its settings from defs.yaml."""
 
     decodings: Decodings
     decode: Decode
@@ -53,7 +53,7 @@ class DecodeTools:
 
 @dataclass(frozen=True, slots=True)
 class DecodeWork:
-    """What every step of one attempt is given."""
+    """Input of every step of one attempt at decoding."""
 
     topic: str
     coverage: Coverage
@@ -65,10 +65,10 @@ class DecodeWork:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One Spark job's outcome: the staged files of its ranges, the schemas that decided, who wrote, and how long it took.
+    """One Spark job's outcome: the staged files of its ranges, the schemas used, the writer, and how long it took.
 
-    `landed` are the files that it read, which are there while the batch is worked off; `unfinished` says of which ranges the
-    job was stopped, and why.
+    `landed` are the files that it read, available while the batch is processed; `unfinished` are the ranges at which the job
+    was stopped, with the reason.
     """
 
     landed: Landed
@@ -83,7 +83,7 @@ class Batch:
 def describe(
     work: DecodeWork, manifest: Manifest, decoded: parquet.PartFile | None, dead: parquet.PartFile | None, batch: Batch
 ) -> Decoding:
-    """Return the document of what was staged of a range, as the first revision."""
+    """Return the decoding of what was staged of a range, as its first revision."""
     tools, landed = work.tools, manifest.provenance
     sides = [name for name, side in tools.decode.sides.items() if side.registry]
     ids = _schema_ids((part.path for part in (decoded, dead) if part), sides)
@@ -109,7 +109,7 @@ def describe(
 
 
 def _schema_ids(paths: Iterable[File], sides: Sequence[str]) -> dict[str, int]:
-    """Count the rows of a range, decoded or not, by side and by the registry id that they were written with."""
+    """Count the rows of a range, dead letters included, by side and by the registry id that they were written with."""
     ids: Counter[str] = Counter()
     for path in paths:
         for side in sides:
@@ -128,7 +128,7 @@ def _event_days(event_time: EventTime | None, decoded: parquet.PartFile | None) 
 
 
 def find_violations(work: DecodeWork, ours: Decoding, manifest: Manifest, batch: Batch) -> list[str]:
-    """Return why a staged range may not be committed: its source is not what was landed, a law, or the budget."""
+    """Return why a staged range may not be committed: its source is not what was landed, a violation, or the budget."""
     landed = batch.landed.get(manifest.offsets)
     if landed is None:  # it has no rows
         return []

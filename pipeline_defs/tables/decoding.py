@@ -45,7 +45,7 @@ RANGES_PER_JOB = 200
 
 @dataclass(frozen=True, slots=True)
 class _Verified:
-    """A staged range that may be committed; `ours` names its files where they are staged, `placed` in the table's folder."""
+    """A verified range to commit; `ours` has the paths of its files in staging, `placed` those in the table's folder."""
 
     manifest: Manifest
     ours: Decoding
@@ -53,10 +53,10 @@ class _Verified:
 
 
 def decode(topic: str, keys: Sequence[str], attempt: Attempt, tools: DecodeTools) -> Iterator[DecodeVerdict]:
-    """Decode landed ranges; yield one verdict per range. One range failing leaves the others decoded.
+    """Decode landed ranges; yield one verdict per range. A failing range leaves the others decoded.
 
-    With `attempt.redo` ranges that are decoded are decoded again, and what comes out otherwise takes their place: the landed
-    rows are the truth, this is derived. Raise `BadKey` or `EmptySelection` before anything is read or written.
+    With `attempt.redo` decoded ranges are decoded again, and a different outcome replaces the old one: the landed rows are the
+    truth, decoded ones are derived. Raise `BadKey` or `EmptySelection` before anything is read or written.
     """
     coverage = tools.lake.coverage_of(topic, keys)
     ranges = find_ranges(topic, keys, coverage)
@@ -96,7 +96,7 @@ def _clash_text(topic: str, offsets: OffsetRange, other: OffsetRange, lake: Lake
 
 
 def _batches(manifests: Sequence[Manifest]) -> Iterator[Sequence[Manifest]]:
-    """Split ranges into Spark jobs: of one generation each, since files tell partition and offset only."""
+    """Split ranges into Spark jobs, each of one generation, since footers tell only partition and offsets."""
     for _, group in groupby(manifests, key=lambda manifest: manifest.offsets.generation):
         listed = list(group)
         yield from (listed[at : at + RANGES_PER_JOB] for at in range(0, len(listed), RANGES_PER_JOB))
@@ -105,7 +105,7 @@ def _batches(manifests: Sequence[Manifest]) -> Iterator[Sequence[Manifest]]:
 def _decode_batch(
     work: DecodeWork, manifests: Sequence[Manifest], name: str, postponed: list[_Verified]
 ) -> Iterator[DecodeVerdict]:
-    """Decode ranges of one generation in one Spark job; where that fails, in halves, to leave what cannot be read alone."""
+    """Decode ranges of one generation in one Spark job; where that fails, in halves, to isolate what cannot be read."""
     folder: PurePath = work.staging.root / f"{manifests[0].offsets.key}_{name}"
     with_rows = [manifest for manifest in manifests if manifest.rows]
     with ExitStack() as opened:
@@ -132,7 +132,7 @@ def _decode_batch(
 
 
 def _explain(work: DecodeWork, manifest: Manifest, error: OffsetlakeError | FileNotFoundError) -> str:
-    """Return why a range is not decoded; that its landed file went away, or was replaced, meanwhile is named as that."""
+    """Return why a range is not decoded: first whether its landed file was replaced or deleted meanwhile, else the error."""
     if work.tools.lake.is_replaced(manifest):
         return _landed_anew(work, manifest)
     if isinstance(error, OffsetlakeError) and not isinstance(error, ScanFailed):
@@ -150,7 +150,7 @@ def _explain(work: DecodeWork, manifest: Manifest, error: OffsetlakeError | File
 
 
 def _stage(work: DecodeWork, with_rows: Sequence[Manifest], landed: Landed, folder: PurePath) -> Batch:
-    """Have Spark decode what has rows, and set aside what does not decode where anything is missing then."""
+    """Have Spark decode the ranges with rows, then write dead letters for those where decoded rows are missing."""
     tools, topic, staging = work.tools, work.topic, work.staging
     decoder = tools.decoder()
     if not with_rows:
@@ -198,7 +198,7 @@ def _parts(work: DecodeWork, ranges: Sequence[OffsetRange], folder: PurePath) ->
 
 
 def _verify_and_place(work: DecodeWork, manifest: Manifest, batch: Batch) -> DecodeVerdict | _Verified:
-    """Verify one staged range and give its files names in the table's folder, or say why not."""
+    """Verify one staged range and give its files names in the table's folder; return a verdict where that cannot be."""
     offsets, tools = manifest.offsets, work.tools
     decoded, dead = batch.decoded.get(offsets), batch.dead.get(offsets)
     try:
@@ -209,7 +209,7 @@ def _verify_and_place(work: DecodeWork, manifest: Manifest, batch: Batch) -> Dec
         tools.on_step("verify_decoded", key=offsets.key, rows=ours.rows, dead_letters=ours.dead)
         for part, file in ((decoded, ours.decoded), (dead, ours.dead_letters)):
             work.staging.bring(part, file)
-        if not manifest.rows:  # it had some: a revision without any stands in the table too
+        if not manifest.rows:  # it had some: the table then has a file for the revision without rows too
             ours = replace(ours, decoded=stage_empty(offsets.key, offsets, work.attempt, tools.lake, IDENTITY))
         return _Verified(manifest, ours, tools.decodings.place(ours))
     except (OffsetlakeError, FileNotFoundError) as error:
@@ -219,10 +219,10 @@ def _verify_and_place(work: DecodeWork, manifest: Manifest, batch: Batch) -> Dec
 def _commit(
     work: DecodeWork, verified: Sequence[_Verified], postponed: list[_Verified] | None = None
 ) -> Iterator[DecodeVerdict]:
-    """Commit ranges in one version of the table; yield what became of each.
+    """Commit ranges in one version of the table; yield a verdict of each.
 
-    Where no columns would hold their rows and those that stand they are `postponed`: once all ranges of the attempt go in
-    together, what stands in their way may be gone. At the end they fail.
+    Where no columns can hold both their rows and the table's, they are `postponed`: once all ranges of the attempt are
+    committed together, the obstacle may be gone. At the end, without `postponed`, they fail.
     """
     tools, left = work.tools, {each.manifest.offsets: each for each in verified}
     try:
@@ -250,18 +250,18 @@ def _commit(
         yield from (
             _give_up(work, each, decode_failed(each.manifest.offsets, _differs(work, each, error))) for each in left.values()
         )
-    except OffsetlakeError as error:  # what was placed stays for the vacuum: a version may have it
+    except OffsetlakeError as error:  # placed files are left to the vacuum: a version may name them
         yield from (decode_failed(offsets, error.reason) for offsets in left)
 
 
 def _commit_onto(work: DecodeWork, standing: DecodedRanges, ours: Sequence[Decoding]) -> bool:
-    """Commit ranges onto a version, with what is left of compacted files beside them; false where it is not the last one."""
+    """Commit ranges onto a version, with what is left of compacted files; false where that is not the last version."""
     tools = work.tools
     found = cut((each.offsets for each in ours), standing, tools.decodings, tools.now_ms())
     if found.lost:
         tools.on_step("damaged_files_removed", topic=work.topic, ranges=len(found.lost))
     tools.on_step("place_decoded", topic=work.topic, ranges=len(ours))
-    # where this raises, a version may have the files all the same, or may yet: they are the vacuum's then
+    # where this raises, a version may still name the files: they are left to the vacuum
     is_committed = tools.decodings.commit(ours, standing, tools.now_ms(), found.rests, found.lost)
     if is_committed:
         tools.on_step("commit_decoded", topic=work.topic, version=standing.table.version + 1, ranges=len(ours))
@@ -276,10 +276,10 @@ def _give_up(work: DecodeWork, verified: _Verified, verdict: DecodeVerdict) -> D
 
 
 def _decide(work: DecodeWork, verified: _Verified, table: DecodedRanges) -> Decoding | DecodeVerdict:
-    """Return what to commit of a range beside what stands of it in the table now, or why nothing."""
+    """Return the decoding to commit of a range, given what the table has of it now, or the verdict where there is none."""
     manifest, ours, lake = verified.manifest, verified.ours, work.tools.lake
     offsets, before, standing = manifest.offsets, work.known.get(manifest.offsets), table.get(manifest.offsets)
-    if lake.is_replaced(manifest):  # asked after the table was read: who has decoded the later one comes after it
+    if lake.is_replaced(manifest):  # asked after the table was read: a decoding of the later revision commits after that
         return decode_failed(offsets, _landed_anew(work, manifest))
     if standing is None:
         return verified.placed
@@ -298,7 +298,7 @@ def _landed_anew(work: DecodeWork, manifest: Manifest) -> str:
 
 
 def _is_same(table: DecodedRanges, ours: Decoding, lake: Lake) -> bool:
-    """Return whether the table has the rows that were decoded now; another Spark may write them in other bytes."""
+    """Return whether the table has the rows that were decoded now, though another Spark may have written other bytes."""
     folder = f"{TREE}/{table.topic}"
     for now, is_dead in ((ours.decoded, False), (ours.dead_letters, True)):
         before = table.file_of(ours.offsets, is_dead=is_dead)
@@ -311,12 +311,12 @@ def _is_same(table: DecodedRanges, ours: Decoding, lake: Lake) -> bool:
                 if comparing.differing_range(there, ours.offsets, here) is not None:
                     return False
         except (FileNotFoundError, OffsetlakeError):
-            return False  # somebody has deleted or changed it: what was decoded now takes its place
+            return False  # it was deleted or changed: what was decoded now replaces it
     return True
 
 
 def _differs(work: DecodeWork, verified: _Verified, error: ColumnsDiffer) -> str:
-    """Return what to do as well: what a registry's new version made old is not outdated by defs.yaml, and has ids instead."""
+    """Return why a range does not fit, and what to do: `--outdated` misses ranges that only a registry's version outdates."""
     again = command("decode", work.topic, "--outdated")
     return (
         f"range {verified.manifest.offsets.text(work.topic)} does not fit into the table beside ranges that were decoded "

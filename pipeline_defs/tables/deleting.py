@@ -1,9 +1,9 @@
-"""What is deleted of a lake: files of tables by the vacuum, range files that a table has, and what dead attempts left staged.
+"""Deletion in a lake: files of tables by the vacuum, range files that a table has, and what dead attempts left in staging.
 
-Any number of processes may do so at once. A drop is decided by the next manifest of the range, by the put-if-absent that a
-replace needs too, so one of both is first; then the file goes, and its name is never used again. Invariants: of a table that
-misses a file of its own nothing is deleted; no row is deleted that stands nowhere else; a sweep touches only `staging/`,
-once no run can be at work on it, and never a file that a manifest names and that is not published.
+Any number of processes may delete at once. A drop is decided by the range's next manifest, by the put-if-absent that a
+replace needs too, so one of the two is first; then the file is deleted, and its name never used again. Invariants: nothing is
+deleted of a table that misses a file; no row is deleted that is nowhere else; a sweep touches only `staging/`, once no run
+can still use it, and never an unpublished file that a manifest names.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -30,15 +30,15 @@ from ..core.tables.delta import File
 from ..core.tables.raw_table import is_compacted, ranges_by_file
 from ..landing.standing import why_not_as_landed
 
-VACUUM_AFTER_SECONDS = 7 * 24 * 3600.0  # a reader may stay with a version for so long
+VACUUM_AFTER_SECONDS = 7 * 24 * 3600.0  # a reader may use a version for so long
 SWEEP_AFTER_SECONDS = LONGEST_RUN_SECONDS
 
 
 def find_unnamed(topic: str, lake: Lake, now_ms: int, older_than_seconds: float = VACUUM_AFTER_SECONDS) -> list[str]:
     """Find the files of a raw table that no version of the last week names, and no later one will; return their paths.
 
-    Raise `DamagedFile` where a file is not there that the table names, and `TableFileGone` where it names none with the rows of
-    a dropped range: then none is nobody's.
+    Raise `DamagedFile` where a file that the table names is missing, and `TableFileGone` where it names none with the rows of
+    a dropped range: then any file may be the only one with some rows.
     """
     log = raw_table_log(topic, lake.store)
     table, coverage = log.read(), lake.coverage(topic)
@@ -55,7 +55,7 @@ def find_unnamed(topic: str, lake: Lake, now_ms: int, older_than_seconds: float 
 
 
 def _find_undecoded(topic: str, lake: Lake, now_ms: int, older_than_seconds: float) -> list[str]:
-    """Find the same of a decoded table."""
+    """Find the files of a decoded table, and their documents, as `find_unnamed` does."""
     log = decoded_table_log(topic, lake)
     table = log.read()
     names = _names(log, lake)
@@ -65,26 +65,26 @@ def _find_undecoded(topic: str, lake: Lake, now_ms: int, older_than_seconds: flo
     unwanted = decoded_table.find_unwanted(names, table)
     left = {name: table.removed.get(decoded_table.owner_of(name) or "") for name in unwanted}
     old = {path.removeprefix(f"{log.folder}/"): path for path in _find_old(log, left, lake, now_ms, older_than_seconds)}
-    # a file and its document go together: one of the two may be as old as ever, and a run about to name both
+    # a file and its document go together: one may look old while a run is about to name both
     young = {decoded_table.owner_of(name) for name in unwanted if name not in old}
     return [path for name, path in old.items() if decoded_table.owner_of(name) not in young]
 
 
 def _find_unnamed_of_latest(topic: str, lake: Lake, now_ms: int, older_than_seconds: float) -> list[str]:  # noqa: ARG001
-    """Find the same of a latest table, which delta-rs knows, by the clock of its own."""
+    """Find the files of a latest table as `find_unnamed` does; delta-rs does so, by its own clock."""
     return LatestTable(lake, topic).find_unnamed(older_than_seconds)
 
 
 def is_vacuum_due(lake: Lake, now_ms: int) -> bool:
-    """Return whether `vacuum` finds something to delete or mend, or something to tell: a table that cannot be read."""
+    """Return whether `vacuum` would delete or mend something, or report a table that cannot be read."""
     found = any(isinstance(each, OffsetlakeError) or each for each in _find_all(lake, now_ms, VACUUM_AFTER_SECONDS))
-    return found or any(log.find_damage() for log in _find_logs(lake))  # a log that cannot be read is told above
+    return found or any(log.find_damage() for log in _find_logs(lake))  # a log that cannot be read is found above
 
 
 def vacuum(
     lake: Lake, now_ms: int, older_than_seconds: float = VACUUM_AFTER_SECONDS, on_step: StepWatcher = no_step
 ) -> tuple[list[str], list[OffsetlakeError]]:
-    """Delete what is old in all tables, and mend their checkpoints; return the paths, and what ended one table and no other."""
+    """Delete old files of all tables, and mend checkpoints; return the paths, and the errors, each of one table alone."""
     deleted, errors = list[str](), list[OffsetlakeError]()
     for log in _find_logs(lake):
         try:
@@ -129,7 +129,7 @@ def _refuse_gone(log: DeltaLog, wanted: Iterable[str], names: set[str], lake: La
 
 
 def _find_old(log: DeltaLog, left: Mapping[str, int | None], lake: Lake, now_ms: int, older_than_seconds: float) -> list[str]:
-    """Return the paths of those that are old: since a version removed them, which `left` tells, or since they were linked."""
+    """Return the paths of old files: since a version removed them, at the time in `left`, or else since they were linked."""
     found = list[str]()
     clock_ms = lake.store.clock_ms() if None in left.values() else 0
     for name, removed_ms in left.items():
@@ -150,17 +150,17 @@ class Droppable:
 
     @property
     def bytes(self) -> int:
-        """Size of the range files."""
+        """The size of the range files."""
         return sum(manifest.file.bytes for manifest in self.manifests if manifest.file)
 
     def without(self, kept: Collection[OffsetRange]) -> Self:
-        """Return it without the range files that are to stay."""
+        """Return a copy without the range files that are to stay."""
         return replace(self, manifests=[each for each in self.manifests if each.offsets not in kept])
 
 
 @dataclass(frozen=True, slots=True)
 class DropVerdict:
-    """What became of one range file, and why where it stays."""
+    """The outcome of one range file: dropped, or the reason why it stays."""
 
     offsets: OffsetRange
     reason: str | None = None
@@ -169,8 +169,8 @@ class DropVerdict:
 def plan_dropping(topic: str, lake: Lake, now_ms: int, older_than_seconds: float) -> list[Droppable]:
     """Plan which range files to drop now, by compacted file; write nothing.
 
-    The file was compacted and all ranges of it landed so long ago; they stand as it has them, and none has a second file, as
-    a crash under `at_least_once` leaves them.
+    The compacted file and all of its ranges are at least `older_than_seconds` old; it has them as they are landed, and none
+    has a second file, as a crash under `at_least_once` leaves.
     """
     table, latest_ms = raw_table_log(topic, lake.store).read(), now_ms - older_than_seconds * 1000
     coverage = lake.coverage(topic)
@@ -189,10 +189,10 @@ def plan_dropping(topic: str, lake: Lake, now_ms: int, older_than_seconds: float
 def drop_range_files(
     topic: str, lake: Lake, plans: Sequence[Droppable], now_ms: int, on_step: StepWatcher = no_step, *, dry_run: bool = False
 ) -> Iterator[DropVerdict]:
-    """Drop what was planned; yield what became of each range file. Whoever dies at it is followed by any.
+    """Drop what was planned; yield a verdict of each range file. After a crash any process can continue.
 
-    Before, the compacted file has the digest that the table's log says, and each range's rows. A dry run looks as well, and
-    writes nothing.
+    First it checks that the compacted file has the digest that the table's log says, and each range's rows. A dry run checks
+    as well, and writes nothing.
     """
     for plan in plans:
         reason = why_not_as_landed(plan.file, plan.manifests, raw_table_log(topic, lake.store).folder, lake)
@@ -201,7 +201,7 @@ def drop_range_files(
 
 
 def _drop(manifest: Manifest, lake: Lake, now_ms: int, on_step: StepWatcher) -> str | None:
-    """Drop one range file; return why it stays."""
+    """Drop one range file; return why it stays, none where it is dropped."""
     key = manifest.offsets.key
     standing = manifest if manifest.is_dropped else lake.commit_manifest(manifest.dropped(now_ms))
     if not standing.is_dropped:
@@ -213,7 +213,7 @@ def _drop(manifest: Manifest, lake: Lake, now_ms: int, on_step: StepWatcher) -> 
 
 
 def find_orphans(lake: Lake, now_ms: int, older_than_seconds: float) -> dict[str, Entry]:
-    """Find what attempts left that have written nothing for so long, by their names, unless a manifest needs a file of it."""
+    """Find the staging of attempts that wrote nothing for so long, by attempt, unless a manifest needs a file of it."""
     latest_ms = now_ms - older_than_seconds * 1000
     old = {name: entry for name, entry in lake.store.entries("staging").items() if entry.changed_at_ms < latest_ms}
     needed = _needed(lake, old.keys()) if old else set()
@@ -226,9 +226,9 @@ def sweep_orphans(
     older_than_seconds: float = SWEEP_AFTER_SECONDS,
     on_swept: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, Entry]:
-    """Delete the orphans and return them; any number of sweepers may be at it; `on_swept` is told done, and of how many.
+    """Delete the orphans and return them; any number of processes may; `on_swept` is given how many are done, and of how many.
 
-    Were an attempt alive after all, it would fail to publish, and its ranges would be landed again: nothing is lost.
+    An attempt that is alive after all fails to publish, and its ranges are landed again: nothing is lost.
     """
     orphans = find_orphans(lake, now_ms, older_than_seconds)
     for done, orphan in enumerate(orphans, 1):
@@ -238,7 +238,7 @@ def sweep_orphans(
 
 
 def _needed(lake: Lake, names: AbstractSet[str]) -> set[str]:
-    """Return those that hold a file which a manifest, of whatever topic, has decided on and is not published."""
+    """Return the attempts with an unpublished file that a manifest of any topic names."""
     needed: set[str] = set()
     for topic in lake.landed_topics():
         for manifest in lake.read_manifests(topic).values():

@@ -1,7 +1,7 @@
-"""Latest by key: see what stands -> find what has changed since -> find the winners -> merge, in one commit.
+"""Latest by key: read the table -> find what has changed since -> find the winners -> merge, in one commit.
 
-The table says which version of the decoded table it is made of: offset and result change together, and who is overtaken looks
-again. Invariant: of each key it has the latest record of all ranges of that version; what is broken of it is made anew.
+The table names the version of the decoded table that it is made of: offset and result change together, and an overtaken
+update starts again. Invariant: it has of each key the latest record of all ranges of that version; a broken one is made anew.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -27,12 +27,12 @@ from ..landing.attempt import Attempt
 from ..landing.staging_places import staging_here
 from ..landing.standing import why_changed
 
-TRIES = 20  # each lost commit is another updater's success; and there are as many as Dagster's pool allows: one
+TRIES = 20  # each lost commit is another updater's success, and Dagster's pool allows one updater
 
 
 @dataclass(frozen=True, slots=True)
 class LatestTools:
-    """Everything outside that keeping the latest table touches."""
+    """External systems of updating the latest table."""
 
     decodings: Decodings
     now_ms: Callable[[], int]
@@ -46,7 +46,7 @@ class LatestTools:
 
 @dataclass(frozen=True, slots=True)
 class Updated:
-    """What an update came to: how many ranges it read, and why the table was made anew, where it was."""
+    """The result of an update: how many ranges it read, and why the table was made anew, where it was."""
 
     ranges: int = 0
     rebuilt: str = ""
@@ -57,8 +57,8 @@ class Updated:
 class DueUpdate:
     """What an update would do: which ranges it has to read, and why all of them, where it makes the table anew.
 
-    `standing` is the table as it was seen before `decoded` was read, so nothing that it has can seem to be gone. `placed` has
-    what there is to be read.
+    `standing` is the table as read before `decoded`, so that nothing it has can seem to be gone. `placed` has the ranges that
+    may be read.
     """
 
     standing: LatestSnapshot | None
@@ -69,7 +69,7 @@ class DueUpdate:
 
     @property
     def has_work(self) -> bool:
-        """Whether there is anything to do, be it to say that a version changes no row."""
+        """Whether there is anything to do, even if only to record that a version changes no row."""
         if self.why_anew:
             return True
         table = self.decoded.table
@@ -91,7 +91,7 @@ def find_due(topic: str, config: Latest, decodings: Decodings, *, full: bool = F
     decoded = decodings.read_ranges(topic)
     if decoded.table.metadata is None:
         return DueUpdate(standing, decoded)
-    if not decoded.has_rows and (standing is None or standing.damage):  # no column says what a table would have
+    if not decoded.has_rows and (standing is None or standing.damage):  # the columns of a table are not known
         return DueUpdate(None, decoded)
     why = "it was asked for" if full else _why_anew(config, standing, decoded)
     if standing is not None and not why:
@@ -101,7 +101,7 @@ def find_due(topic: str, config: Latest, decodings: Decodings, *, full: bool = F
         if before is not None and standing.is_of(before.table):
             if before is decoded:
                 return DueUpdate(standing, decoded)
-            with suppress(BrokenManifest):  # documents of before may be vacuumed; of one of now it is told below
+            with suppress(BrokenManifest):  # earlier documents may be vacuumed; a broken present one is raised below
                 return _compare(standing, before, decoded, decodings.lake.recent(topic).log.epoch_of)
         why = f"the decoded table has no version {applied} any more, or another one"
     placed = place(decoded, decodings.lake.recent(topic).log.epoch_of)
@@ -120,7 +120,7 @@ def _compare(
 
 
 def _why_anew(config: Latest, standing: LatestSnapshot | None, decoded: DecodedRanges) -> str:
-    """Say why the table cannot be gone on from, if so."""
+    """Return why the table cannot be updated and must be made anew; empty where it can."""
     assert decoded.table.metadata is not None
     if standing is None:
         return "there is none"
@@ -132,15 +132,15 @@ def _why_anew(config: Latest, standing: LatestSnapshot | None, decoded: DecodedR
 
 
 def place(decoded: DecodedRanges, epoch_of: Callable[[OffsetRange], int]) -> Ranges:
-    """Return where the rows of what is decoded stand in the order."""
+    """Return the places in the order of all decoded ranges."""
     return place_ranges(decoded.known.values(), epoch_of, decoded.path_of)
 
 
 def update(topic: str, config: Latest, attempt: Attempt, tools: LatestTools, *, full: bool = False) -> Updated:
-    """Bring the latest table of a topic to its decoded table; with `full` from all ranges, whatever stands.
+    """Update the latest table of a topic from its decoded table; with `full` make it anew from all ranges.
 
-    Any number may be at it: who was overtaken begins again. Raise `BadSetting` before anything is written where keys or the
-    sequence have no order.
+    Any number may run at once: an overtaken update starts again. Raise `BadSetting` before anything is written where keys or
+    the sequence have no order.
     """
     with staging_here(attempt.id, tools.lake) as staging:
         for _ in range(TRIES):
@@ -165,7 +165,7 @@ def _try_update(topic: str, config: Latest, tools: LatestTools, due: DueUpdate, 
     assert metadata is not None
     if due.decoded.has_rows:
         schema = table_schema(topic, arrow_schema(metadata.schema), config)
-    else:  # what stands goes, and keeps its columns: dead letters have none of them
+    else:  # all rows go, and the table keeps its columns: dead letters have none of them
         assert due.standing is not None
         schema = due.standing.schema
     brought = first_decoded(each for each in map(due.decoded.get, due.change.fresh) if each is not None)
@@ -176,7 +176,7 @@ def _try_update(topic: str, config: Latest, tools: LatestTools, due: DueUpdate, 
     if not why and standing is not None and not holds(schema, standing.schema):
         why = "its columns do not hold what is decoded now"
     if standing is not None and standing.damage:
-        refuse_changed((each.path for each in due.placed.values()), due, lake)  # before it goes
+        refuse_changed((each.path for each in due.placed.values()), due, lake)  # before the table is made anew
     if standing is None or standing.damage:
         standing = table.start(schema, anew=standing is not None)
     if why:
@@ -209,13 +209,13 @@ def _told(topic: str, tools: LatestTools, ranges: int, why: str, *, has_committe
 
 @contextmanager
 def told_if_unreadable(inputs: Inputs, due: DueUpdate, lake: Lake) -> Iterator[None]:
-    """Turn what fails while files are read into an error that names the one that cannot be, where one cannot.
+    """Turn a failure while files are read into an error that names the unreadable file, where there is one.
 
     Raise `BrokenTable` for a decoded file, `DamagedFile` for one of the table itself, which can be made anew.
     """
     try:
         yield
-    except LakeUnavailable as error:  # only now is each file read for this alone
+    except LakeUnavailable as error:  # only after a failure is each file read just to check it
         refuse_changed(inputs.decoded_paths, due, lake)
         if due.standing is not None and not due.why_anew and (said := _find_damage(due.standing, due.decoded.topic, lake)):
             raise DamagedFile(said) from error
@@ -223,7 +223,7 @@ def told_if_unreadable(inputs: Inputs, due: DueUpdate, lake: Lake) -> Iterator[N
 
 
 def refuse_changed(paths: Iterable[str], due: DueUpdate, lake: Lake) -> None:
-    """Compare decoded files with what their table's log says; raise `BrokenTable` for the first that is another."""
+    """Compare decoded files with what their table's log says; raise `BrokenTable` for the first that is gone or changed."""
     folder = f"{TREE}/{due.decoded.topic}"
     for path in sorted(set(paths)):
         if why_changed(due.decoded.table.files[path.removeprefix(f"{folder}/")], folder, lake):
@@ -231,7 +231,7 @@ def refuse_changed(paths: Iterable[str], due: DueUpdate, lake: Lake) -> None:
 
 
 def _find_damage(standing: LatestSnapshot, topic: str, lake: Lake) -> str:
-    """Say which rows of the table itself cannot be read by DuckDB or delta-rs, of which an update needs both."""
+    """Return which file of the table itself DuckDB or delta-rs cannot read; an update needs both. Empty where both can."""
     for path in standing.files:
         if said := find_damage(path, lake):
             return f"its file {path} cannot be read: {said}"
@@ -239,7 +239,7 @@ def _find_damage(standing: LatestSnapshot, topic: str, lake: Lake) -> str:
 
 
 def find_stretches(placed: Ranges, chosen: Collection[OffsetRange], lake: Lake) -> list[Stretch]:
-    """Return what is to be read of some decoded ranges; raise `BrokenTable` where a file is gone."""
+    """Return the stretches to read for some decoded ranges; raise `BrokenTable` where a file is gone."""
     stretches = join_stretches(placed, chosen)
     if gone := [path for path in sorted({each.placed.path for each in stretches}) if not lake.store.exists(path)]:
         raise _gone(gone[0], placed, lake, "is gone")

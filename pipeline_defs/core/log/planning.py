@@ -221,7 +221,7 @@ def _open(log_state: LogState, state: TopicState, policy: Policy) -> tuple[LogSt
     if log_state.ids.is_another(state.ids):
         generation, topic_id, heads = generation + 1, state.topic_id, {}
         closed = (*former_ids, log_state.ids)
-        former_ids = tuple(each for each in closed if each.topic_id not in {None, topic_id})  # its own if it moved back
+        former_ids = tuple(each for each in closed if each.topic_id not in {None, topic_id})  # not its own, which it has again
     elif find_shrunk(log_state, state):
         # the same log, truncated: what retention deleted before that belongs to the closed generation
         known = ((p, seen) for p, seen in state.partitions.items() if p in heads)

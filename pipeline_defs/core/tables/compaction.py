@@ -1,7 +1,7 @@
-"""Compaction: which small files of a table become one larger file, and whether that has their rows.
+"""Compaction: which small files of a table become one larger file, and whether that file has their rows.
 
 Pure, and without a clock. Invariant: a compacted file of a raw table has all ranges between its first offset and its last,
-each as it is landed: nothing can land between them any more. Which files of a decoded table become one says `decoded_table`.
+each as it is landed, so nothing can land between them any more. `decoded_table` chooses the files of a decoded table.
 """
 
 from bisect import bisect_left
@@ -15,23 +15,23 @@ from ..offsets import OffsetRange, Stretches, find_misplaced
 from .delta import File, Snapshot
 from .raw_table import WEIGHT, RangeFiles, offsets_of, ranges_by_file
 
-FOOTER_BYTES = 3_000  # about what a file takes beside its rows: many small ones become less than their sum
+FOOTER_BYTES = 3_000  # about what a file takes beside its rows, which compaction saves
 FILES_AT_ONCE = 2_000  # read by one Spark task
-MANY_FILES = 1_000  # that wait in a table for more; above that they are compacted though they weigh little
-MOST_FILES = 5_000  # of a table; above that files become larger than they are asked to be
+MANY_FILES = 1_000  # that wait in a table for more; above that they are compacted even below the target size
+MOST_FILES = 5_000  # of a table; above that the target size grows
 
 
 class CompactionOutcome(StrEnum):
     """What became of a group of files."""
 
     COMPACTED = "compacted"
-    OVERTAKEN = "overtaken"  # one of them left the table meanwhile: somebody else compacted it, or a range was replaced
+    OVERTAKEN = "overtaken"  # one of them left the table meanwhile: another process compacted it, or a range was replaced
     FAILED = "failed"  # nothing was committed, the table stays as it was
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Files of a table that become one; `key` says to a person what is in them."""
+    """Files of a table that become one; `key` describes their ranges to a person."""
 
     files: Sequence[File]
     key: str
@@ -48,7 +48,7 @@ class Group:
 
     @property
     def weight_bytes(self) -> int:
-        """About how many bytes the compacted file would have, did it compress no better."""
+        """About how many bytes the compacted file would have if it compressed no better."""
         return sum(weight_of(file) for file in self.files)
 
 
@@ -62,7 +62,7 @@ class RawGroup(Group):
 
 @dataclass(frozen=True, slots=True)
 class CompactionVerdict:
-    """What became of a group, with the compacted file, or with what was violated."""
+    """The outcome of a group, with the compacted file, or with what was violated."""
 
     group: Group
     outcome: CompactionOutcome
@@ -71,9 +71,9 @@ class CompactionVerdict:
 
 
 def find_groups(coverage: Coverage, table: Snapshot, target_bytes: int, *, every: bool = False) -> list[RawGroup]:
-    """Find what to compact of a raw table: neighbours from the left, until they weigh `target_bytes`.
+    """Find what to compact of a raw table: neighbouring files, in offset order, until they weigh `target_bytes`.
 
-    A file that weighs so much stays as it is.
+    A file that weighs that much by itself stays as it is.
     """
     files, ranges = RangeFiles(table), ranges_by_file(coverage, table)
     whole = [file for path, file in table.files.items() if are_all_of(file, ranges.get(path, ()), coverage)]
@@ -85,28 +85,28 @@ def find_groups(coverage: Coverage, table: Snapshot, target_bytes: int, *, every
 
 
 def may_be_due(coverage: Coverage, table: Snapshot, target_bytes: int) -> bool:
-    """Return whether files of a raw table may be neighbours to compact: all is taken for landed that a coverage does not have.
+    """Return whether a raw table may have neighbours to compact: ranges that the coverage lacks are taken for landed.
 
-    It is asked often, and of what is not settled alone; `find_groups` says which they are.
+    It is called often, with a coverage of unsettled ranges only; `find_groups` finds the files.
     """
     walls = [offsets for offsets, state in coverage.states().items() if state is not State.LANDED]
     return bool(choose_files(_find_neighbours(table.files.values(), walls), grown(target_bytes, table)))
 
 
 def are_all_of(file: File, manifests: Sequence[Manifest], coverage: Coverage) -> bool:
-    """Return whether ranges are all that are planned between a file's offsets, and landed."""
+    """Return whether ranges are landed and cover all of a file's offsets."""
     is_landed = all(coverage.is_landed(manifest.offsets) for manifest in manifests)
     return is_landed and sum(len(manifest.offsets) for manifest in manifests) == len(offsets_of(file))
 
 
 def _is_empty(offsets: OffsetRange, coverage: Coverage, files: RangeFiles) -> bool:
-    """Return whether a link is a landed range without rows, of which the table has none either."""
+    """Return whether a link is a landed range without rows that the table has in no file either."""
     is_landed = coverage.states()[offsets] is State.LANDED
     return is_landed and not coverage.manifests[offsets].rows and files.find(offsets) is None
 
 
 def _find_neighbours(files: Iterable[File], walls: Iterable[OffsetRange]) -> list[list[File]]:
-    """Return files of a raw table by stretch, in offset order: of one Kafka partition, with no wall among their offsets."""
+    """Return files of a raw table by stretch, in offset order: of one Kafka partition, with no wall between them."""
     stretches: list[list[File]] = []
     bounds, before = sorted(walls), None
     for file in sorted(files, key=offsets_of):
@@ -120,7 +120,7 @@ def _find_neighbours(files: Iterable[File], walls: Iterable[OffsetRange]) -> lis
 
 
 def _group(files: Sequence[File], landed: Sequence[Manifest]) -> RawGroup:
-    """Return neighbours as what is to be compacted; `landed` are sorted."""
+    """Return the group of neighbouring files; `landed` are sorted."""
     first, last = offsets_of(files[0]), offsets_of(files[-1])
     offsets = OffsetRange(first.generation, first.partition, first.start, last.end)
     at, behind = (
@@ -132,16 +132,16 @@ def _group(files: Sequence[File], landed: Sequence[Manifest]) -> RawGroup:
 
 
 def grown(target_bytes: int, table: Snapshot) -> int:
-    """Return the target of a table: a large one has larger files than are asked for, lest it have too many."""
+    """Return the target size for a table: a large table gets larger files, so that there are not too many."""
     return max(target_bytes, sum(file.bytes for file in table.files.values()) // MOST_FILES)
 
 
 def choose_files(stretches: Iterable[Sequence[File]], target_bytes: int, *, every: bool = False) -> list[Sequence[File]]:
-    """Choose which files of some stretches become one, in their order.
+    """Choose the files of stretches that become one, in their order.
 
-    The last ones of a stretch weigh less than the target, and wait for more, unless `every` is set. Of more than a thousand
-    such files those are compacted that weigh less than the ones behind them together: so each row is written again as often as
-    its file has doubled, not each time.
+    The last files of a stretch, which together weigh less than the target, wait for more, unless `every` is set. Once more
+    than `MANY_FILES` wait, those are compacted that weigh no more than the files after them together: so a row is rewritten
+    as often as its file doubles, not each time.
     """
     groups, tails = list[Sequence[File]](), list[Sequence[File]]()
     for stretch in stretches:
@@ -154,7 +154,7 @@ def choose_files(stretches: Iterable[Sequence[File]], target_bytes: int, *, ever
 
 
 def _cut_at(stretch: Sequence[File], target_bytes: int) -> Iterator[Sequence[File]]:
-    """Yield groups that weigh enough, or that large files or many enclose; the last one is what is left, if anything."""
+    """Yield groups cut where they weigh enough, at large files, or at `FILES_AT_ONCE`; the last is the rest, maybe empty."""
     group, weight = list[File](), 0
     for file in stretch:
         added = weight_of(file)
@@ -171,7 +171,7 @@ def _cut_at(stretch: Sequence[File], target_bytes: int) -> Iterator[Sequence[Fil
 
 
 def _lighter(tail: Sequence[File]) -> Sequence[File]:
-    """Return the last files, of which none weighs more than those behind it together."""
+    """Return the last files, of which none weighs more than those after it together."""
     weight = 0
     for number in range(len(tail) - 1, -1, -1):
         added = weight_of(tail[number])
@@ -182,15 +182,15 @@ def _lighter(tail: Sequence[File]) -> Sequence[File]:
 
 
 def weight_of(file: File) -> int:
-    """Return about how many bytes a file adds to a compacted one: that it was compacted makes it no lighter."""
+    """Return about how many bytes a file adds to a compacted one; a compacted file keeps the weight of its sources."""
     own = max(1, file.bytes - FOOTER_BYTES) if file.rows else 0
     return max(own, int(file.tags.get(WEIGHT, 0)))
 
 
 def verify_compacted(topic: str, group: RawGroup, rows: int, stretches: Stretches, difference: str | None) -> list[str]:
-    """Return every law that a staged compacted file breaks; none means it may be committed.
+    """Return every violation of a staged compacted file; where there is none, it may be committed.
 
-    `rows` is what its footer says, `stretches` are its offsets, `difference` is what differs from its files, row by row.
+    `rows` is the number in its footer, `stretches` are its offsets, `difference` is how its rows differ from its files'.
     """
     where = f"compacted file of {group.offsets.text(topic)}"
     found = sum(end - start for start, end in stretches)

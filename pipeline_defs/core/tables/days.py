@@ -1,7 +1,7 @@
-"""Event days: days of the calendar, when the event of a decoded row happened, and which days the decoded ranges have rows of.
+"""Event days: the calendar days on which the events of decoded rows happened, and which of them decoded ranges have rows of.
 
 A day is text, `2013-01-01`, or a number since 1970-01-01; UTC, the Gregorian calendar throughout. It has no file of its own:
-what the log of the decoded table counts says which ranges it is in, and a column of theirs when. Nobody asks here for today.
+counts in the log of the decoded table say which ranges have rows of it, and a column of these which rows. No clock is read.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ SHOWN = 5  # ranges that the facts of a day name
 
 
 def day_of(number: int) -> str:
-    """Return the day so many days after 1970-01-01, as `2013-01-01`; none where no calendar has it."""
+    """Return the day so many days after 1970-01-01, as `2013-01-01`; `NO_DAY` where the calendar does not have it."""
     return date.fromordinal(number + _EPOCH).isoformat() if FIRST <= number <= LAST else NO_DAY
 
 
 def number_of(day: str) -> int:
-    """Return how many days after 1970-01-01 a day is; raise `ValueError` for what is not written as `2013-01-01`."""
+    """Return how many days after 1970-01-01 a day is; raise `ValueError` for anything not written as `2013-01-01`."""
     try:
         if _DAY.fullmatch(day):
             return date.fromisoformat(day).toordinal() - _EPOCH
@@ -44,17 +44,17 @@ def number_of(day: str) -> int:
 
 
 def parse_day(text: str) -> str:
-    """Read a day; raise `ValueError` for what is none."""
+    """Read a day; raise `ValueError` for anything else."""
     return day_of(number_of(text))
 
 
 def day_at(moment_ms: int) -> str:
-    """Return the day of a moment."""
+    """Return the day of a moment (ms since 1970)."""
     return day_of(moment_ms // (SECONDS_A_DAY * 1_000))
 
 
 def clamped_moment(moment_ms: int) -> str:
-    """Return a moment as Delta writes it, `2013-01-01T00:00:00.000Z`; the calendar's end for one beyond it."""
+    """Return a moment (ms since 1970) as Delta writes it, `2013-01-01T00:00:00.000Z`, clamped to the calendar."""
     day_ms = SECONDS_A_DAY * 1_000
     day, of_day = divmod(max(FIRST * day_ms, min(moment_ms, (LAST + 1) * day_ms - 1)), day_ms)
     seconds, ms = divmod(of_day, 1_000)
@@ -63,7 +63,7 @@ def clamped_moment(moment_ms: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class EventTime:
-    """Where a decoded row says when its event happened: a column's path, and the unit where it is an integer."""
+    """Where a decoded row has the time of its event: a column's path, and the unit where it is an integer."""
 
     path: str = "timestamp"
     unit: str | None = None
@@ -75,7 +75,7 @@ class EventTime:
             raise ValueError(f"expected unit s, ms or us, found {self.unit!r}")
 
     def counted(self, decoding: Decoding) -> bool:
-        """Return whether a range has counted its rows by this event time."""
+        """Return whether a range's rows were counted by this event time; true without rows."""
         return not decoding.rows or decoding.event_time == self.text
 
     @property
@@ -85,15 +85,15 @@ class EventTime:
 
     @property
     def text(self) -> str:
-        """Names the definition: documents that were counted by the same one can be compared."""
+        """The name of the definition: counts by the same definition can be compared."""
         return f"{self.path}:{self.unit or ''}" if self.unit or ":" in self.path else self.path
 
     def accepts(self, kind: str | None) -> bool:
-        """Return whether a column of that kind is a time: an integer with a unit, a timestamp or date without."""
+        """Return whether a column of that kind is such a time: with a unit an integer, else a timestamp or date."""
         return kind == "integer" if self.unit else kind in {"timestamp", "date"}
 
     def refuse(self, found: str) -> BadSetting:
-        """Return the error for a column that is none; `found` says what is there."""
+        """Return the error for a column that is no such time; `found` says what is there."""
         expected = f"an integer, as unit {self.unit} says" if self.unit else "a TIMESTAMP or DATE"
         integer = "" if self.unit else ", or name the unit of an integer (s, ms, us)"
         return BadSetting(
@@ -104,13 +104,13 @@ class EventTime:
 
 @dataclass(frozen=True, slots=True)
 class Days:
-    """How a topic's rows are counted by day: by which time, and from which day on. Days are UTC's."""
+    """How a topic's rows are counted by day: by which time, and from which day on (UTC)."""
 
     start: str
     event_time: EventTime = field(default_factory=EventTime)
 
     def place(self, day: str, now_ms: int) -> Literal["held", "before", "future", "none"]:
-        """Return whether a day is one that Dagster is told of, and why not."""
+        """Return `held` for a day that Dagster is told of, else why it is not."""
         if day == NO_DAY:
             return "none"
         if day < self.start:
@@ -120,9 +120,9 @@ class Days:
 
 @dataclass(frozen=True, slots=True)
 class DayFacts:
-    """A day as decoded ranges have it: rows, how many ranges, the last ones, and the newest record of all (ms since 1970).
+    """Facts of a day in decoded ranges: rows, number of ranges, the last ranges, and the newest timestamp (ms since 1970).
 
-    `contents` is another sum where the ranges that have rows of the day, their decoded files or these rows are others.
+    `contents` is a sum that changes with the ranges that have rows of the day, their decoded files, or their number of rows.
     """
 
     rows: int = 0
@@ -133,11 +133,11 @@ class DayFacts:
 
     @property
     def version(self) -> str:
-        """Data version of the day."""
+        """The day's data version."""
         return f"{self.contents:016x}" if self.ranges else "empty"
 
     def __add__(self, other: DayFacts) -> DayFacts:
-        """Return the day as the ranges of both have it; none is of both."""
+        """Return the facts of the day over the ranges of both, which share none."""
         return DayFacts(
             self.rows + other.rows,
             self.ranges + other.ranges,
@@ -157,11 +157,11 @@ class DayFacts:
         return cls(rows, ranges, tuple(map(parse_key, last)), newest_ms, contents)
 
 
-GONE = DayFacts()  # of a day that had rows, and has none any more
+GONE = DayFacts()  # of a day that had rows and no longer has any
 
 
 def days_of(decodings: Iterable[Decoding]) -> dict[str, dict[str, DayFacts]]:
-    """Return what ranges have of each day, `none` among them, by the event time that counted their rows; empty of others."""
+    """Return the facts of each day, `NO_DAY` included, by the event time that counted the rows (empty where none did)."""
     found: dict[str, dict[str, DayFacts]] = {}
     for each in decodings:
         days = found.setdefault(each.event_time, {}) if each.rows else {}
@@ -170,7 +170,7 @@ def days_of(decodings: Iterable[Decoding]) -> dict[str, dict[str, DayFacts]]:
 
 
 def add_days(one: Mapping[str, DayFacts], other: Mapping[str, DayFacts]) -> dict[str, DayFacts]:
-    """Return each day as the ranges of both have it, sorted."""
+    """Return the facts of each day over the ranges of both, sorted by day."""
     return {day: one.get(day, GONE) + other.get(day, GONE) for day in sorted(one.keys() | other.keys())}
 
 

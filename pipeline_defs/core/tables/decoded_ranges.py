@@ -1,7 +1,7 @@
-"""What is decoded of a topic at one version of its table: by range, and summed up.
+"""The decoded ranges of a topic at one version of its table: one by one, and summed up.
 
-Ranges that have files of their own are known one by one. Those of a compacted file are summed up, and its document is read only
-where one of its ranges may be asked for. So what a run does costs the same however long the history is.
+Ranges with files of their own are known one by one. Of those in a compacted file there are sums, and its document is read
+only where one of its ranges may be asked for. So the cost of a run does not grow with history.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -19,10 +19,10 @@ from .delta import File, Snapshot
 
 
 class DecodedRanges:
-    """What is decoded of a topic at one version of its table; `read` gives the contents of a file.
+    """The decoded ranges of a topic at one version of its table; `read` returns the contents of a file.
 
-    `packed` has what the log says of each compacted file by its path, `loaded` the contents of files as far as they are read.
-    What an earlier version had `before` is not read again.
+    `packed` has the log's entry of each compacted file by path, `loaded` the contents of the files read so far.
+    What `before`, an earlier version, has is not read again.
     """
 
     def __init__(self, topic: str, table: Snapshot, read: Callable[[File], Contents], before: Self | None = None) -> None:
@@ -47,23 +47,23 @@ class DecodedRanges:
 
     @cached_property
     def recent(self) -> Mapping[OffsetRange, Decoding]:
-        """What became of each range that has files of its own, sorted."""
+        """The decodings of the ranges that have files of their own, sorted."""
         return _by_range(self.loaded[path] for path in self.table.files if path not in self.packed)
 
     @cached_property
     def sums(self) -> DecodedSums:
-        """What all ranges come to."""
+        """The sums of all ranges."""
         return self.packed_sums + sum_up(self.recent.values())
 
     @property
     def has_rows(self) -> bool:
-        """Whether any record is decoded: without one there are no columns that a file could have."""
+        """Whether any record is decoded: without one no columns are known."""
         return bool(self.sums.rows)
 
     @property
     def known(self) -> Mapping[OffsetRange, Decoding]:
-        """What became of each range with rows, sorted; all documents are read."""
-        if not self._is_all_read:  # before: while it is worked out, Python 3.11 locks the property of every topic
+        """The decodings of all ranges, sorted; reads all documents."""
+        if not self._is_all_read:  # read here: while a cached property is computed, Python 3.11 locks it for every topic
             for path in self.table.files:
                 self.contents_of(path)
         return self._known
@@ -73,7 +73,7 @@ class DecodedRanges:
         return _by_range(map(self.contents_of, self.table.files))
 
     def get(self, offsets: OffsetRange) -> Decoding | None:
-        """Return what became of a range; none where it has neither rows nor dead letters in the table."""
+        """Return the decoding of a range; none where the table has neither rows nor dead letters of it."""
         if self._is_all_read:
             return self.known.get(offsets)
         found = self.recent.get(offsets)
@@ -83,7 +83,7 @@ class DecodedRanges:
         return found
 
     def file_of(self, offsets: OffsetRange, *, is_dead: bool = False) -> File | None:
-        """Return the file that has the decoded rows of a range, or its dead letters."""
+        """Return the file that has the decoded rows of a range, or its dead letters; none where it has none."""
         path = (self._every if self._is_all_read else self._own).get((offsets, is_dead))
         for packed in self._paths_with(offsets) if path is None and not self._is_all_read else ():
             if is_of_dead_letters(self.table.files[packed]) == is_dead and self.contents_of(packed).has(offsets):
@@ -92,20 +92,20 @@ class DecodedRanges:
         return None if path is None else self.table.files[path]
 
     def path_of(self, offsets: OffsetRange, *, is_dead: bool = False) -> str:
-        """Return where the decoded rows of a range, or its dead letters, lie below the lake's root; it has some."""
+        """Return the path below the lake's root of a range's decoded rows, or dead letters; raise `KeyError` without any."""
         file = self.file_of(offsets, is_dead=is_dead)
         if file is None:
             raise KeyError(offsets.key)
         return f"{TREE}/{self.topic}/{file.path}"
 
     def contents_of(self, path: str) -> Contents:
-        """Return what a file has; of a compacted one its document is read."""
+        """Return the contents of a file; for a compacted one its document is read."""
         if path not in self.loaded:
             self.loaded[path] = self._read(self.table.files[path])
         return self.loaded[path]
 
     def among(self, is_wanted: Callable[[DecodedSums], bool]) -> Iterator[Decoding]:
-        """Yield the ranges of the files whose sums are wanted, sorted, and all that have files of their own."""
+        """Yield, sorted, the decodings of compacted files whose sums are wanted, and of all ranges with files of their own."""
         paths = [path for path, each in self.packed.items() if is_wanted(each.sums)]
         found = chain(self.recent.values(), *(self.contents_of(path).decodings for path in paths))
         yield from sorted(found, key=lambda each: each.offsets)
@@ -133,11 +133,11 @@ class DecodedRanges:
         return [path for path, each in self.packed.items() if each.may_have(offsets)]
 
     def find_due(self, coverage: Coverage) -> list[OffsetRange]:
-        """Find the landed ranges of a coverage that are not decoded as they are landed now, in log order."""
+        """Find the landed ranges of a coverage that are not decoded from their current landed file, in log order."""
         return find_due(coverage, self._getter(coverage))
 
     def is_all_decoded(self, coverage: Coverage) -> bool:
-        """Return whether the ranges that a frontier document sums up are all decoded as they are landed now."""
+        """Return whether the ranges that a frontier document sums up are all decoded from their current landed files."""
         if coverage.log.base is None:
             return True
         own = (self.get(offsets) for offsets in coverage.log.ranges)
@@ -146,7 +146,7 @@ class DecodedRanges:
         return (self.sums.contents - newer - landed) % CONTENTS == 0
 
     def of(self, coverage: Coverage) -> Mapping[OffsetRange, Decoding]:
-        """Return what became of each range of a coverage, also of those without rows, of which the table says nothing."""
+        """Return the decoding of each range of a coverage, also of landed ones without rows, which the table does not have."""
         look_up, found = self._getter(coverage), dict[OffsetRange, Decoding]()
         for offsets in coverage.log.ranges:
             manifest, decoding = coverage.manifests.get(offsets), look_up(offsets)
@@ -160,7 +160,7 @@ class DecodedRanges:
         return self.known.get if coverage.log.base is None else self.get
 
     def find_clash(self, offsets: OffsetRange) -> OffsetRange | None:
-        """Return a range of the table that has some offsets of this one, and is another."""
+        """Return another range of the table that overlaps this one."""
         lanes = ((path, each.lanes.get(offsets.place)) for path, each in self.packed.items())
         touched = (path for path, lane in lanes if lane and lane.start < offsets.end and offsets.start < lane.end)
         ranges = chain([self._sorted], (sorted(self.contents_of(path).ranges) for path in touched))
@@ -171,14 +171,14 @@ class DecodedRanges:
         return sorted(self.recent)
 
     def find_left(self, ranges: Iterable[OffsetRange]) -> dict[str, Contents]:
-        """Return what is left in each file that has anything of some ranges, by path, once these have gone from it."""
+        """Return by path what is left in each file that has some of these ranges, once they are removed from it."""
         gone = set(ranges)
         files = (self.file_of(offsets, is_dead=is_dead) for offsets in gone for is_dead in (False, True))
         paths = sorted({file.path for file in files if file is not None})
         return {path: self.contents_of(path).without(gone) for path in paths}
 
     def columns_beside(self, left: Mapping[str, Contents]) -> set[str]:
-        """Return the digests of all columns, once only that is left of some files which `left` says, by path."""
+        """Return the digests of all columns, taking of the files in `left`, by path, only what is left of them."""
         beside = (self.loaded[path].decodings for path in self.table.files.keys() - self.packed.keys() - left.keys())
         single = chain(*beside, *(each.decodings for each in left.values()))
         packed = (each.sums.columns for path, each in self.packed.items() if path not in left)

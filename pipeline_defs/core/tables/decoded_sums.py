@@ -1,4 +1,4 @@
-"""What decoded ranges come to, in numbers that can be added up: so a compacted file says it of its ranges."""
+"""Sums of decoded ranges, which can be added up; a compacted file has those of its ranges."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from .decoding import Decoding
 
 @dataclass(frozen=True, slots=True)
 class DecodedSums:
-    """How many ranges there are, their rows and dead letters, and more of the kind.
+    """Sums of decoded ranges: their number, rows, dead letters and more.
 
     `contents` is the sum of `content_of` over the landed files that they were decoded from, `configured` counts them by the
-    settings that decoded them, `columns` are the digests of their columns, `days` what they have of each day by the event time
-    that counted them. `waits` are of those that stand as they were decoded at first. Times are ms since 1970, none without any.
+    settings that decoded them, `columns` are the digests of their columns, `days` the facts of each day by the event time
+    that counted it. `waits` are of those never decoded again. Times are ms since 1970, none without any.
     """
 
     ranges: int = 0
@@ -36,11 +36,11 @@ class DecodedSums:
     waits: Histogram = field(default_factory=lambda: count_waits(()))
 
     def outdated(self, fingerprint: str) -> int:
-        """Return how many ranges other settings than those have decoded."""
+        """Return how many ranges were decoded by other settings than these."""
         return self.ranges - self.configured.get(fingerprint, 0)
 
     def __add__(self, other: DecodedSums) -> DecodedSums:
-        """Return what the ranges of both come to; none is of both."""
+        """Return the sums of the ranges of both, which share none."""
         return DecodedSums(
             self.ranges + other.ranges,
             self.rows + other.rows,
@@ -82,7 +82,7 @@ _PLAIN = ("ranges", "rows", "dead", "contents", "configured", "first_event_ms", 
 
 
 def sum_up(decodings: Iterable[Decoding]) -> DecodedSums:
-    """Return what ranges come to."""
+    """Return the sums of decoded ranges."""
     found = list(decodings)
     events = (each.first_event_ms for each in found if each.first_event_ms is not None)
     decoded_ms = [each.provenance.landed_at_ms for each in found]
@@ -102,7 +102,7 @@ def sum_up(decodings: Iterable[Decoding]) -> DecodedSums:
 
 
 def first_decoded(decodings: Iterable[Decoding]) -> Iterator[tuple[StagedFile | None, int]]:
-    """Yield the rows of each range that stands as it was decoded at first, and when that was (ms since 1970)."""
+    """Yield the decoded file of each range that was never decoded again, and when it was decoded (ms since 1970)."""
     return ((each.decoded, each.provenance.landed_at_ms) for each in decodings if not each.revision)
 
 

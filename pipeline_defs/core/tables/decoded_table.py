@@ -1,9 +1,9 @@
 """The decoded table of a topic: which of its files has the rows of a range, and what the log says of them.
 
-A decoded range has rows, dead letters in the partition `_dead=true`, or both; each of these is in one file, its own or,
-compacted, one of many ranges. Its own file says as a tag what became of the range; a compacted one only what its ranges come
-to, and a document beside it what became of each. Invariant: a commit that gives a range files takes away what it had, and
-nothing of any other range, so that each row is in one place at every version.
+A decoded range has rows, dead letters in the partition `_dead=true`, or both; each of these is in one file, its own or a
+compacted one of many ranges. A tag of its own file has the range's decoding; that of a compacted file has only sums, and a
+document beside it has the decoding of each range. Invariant: a commit that gives a range files removes those that it had, and
+nothing of any other range, so each row is in one place at every version.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ IDENTITY = ("topic", "generation", "partition", "offset", "timestamp")  # column
 EVENT_TIME = "event_time"  # a column of decoded rows, where the topic has days
 TREE = "tables/decoded"  # below the lake's root
 DEAD = "_dead"  # the partition column: whether rows are dead letters
-_DECODING = "decoding"  # tag of one file of a range that has files of its own
+_DECODING = "decoding"  # tag of a range's own file, of one of them where it has two
 _PACKED = "packed"  # tag of a compacted file
 
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """The ranges whose rows a file has, and what became of those of them that no other file says it of; both sorted."""
+    """The ranges whose rows a file has, and those of their decodings that this file is to record; both sorted."""
 
     ranges: tuple[OffsetRange, ...]
     decodings: tuple[Decoding, ...]
@@ -51,13 +51,13 @@ class Contents:
         return self.ranges[at : at + 1] == (offsets,)
 
     def get(self, offsets: OffsetRange) -> Decoding | None:
-        """Return what became of a range, where it is said here."""
+        """Return the decoding of a range, where this file records it."""
         at = bisect_left(self.decodings, offsets, key=lambda each: each.offsets)
         found = self.decodings[at] if at < len(self.decodings) else None
         return found if found is not None and found.offsets == offsets else None
 
     def without(self, replaced: Collection[OffsetRange]) -> Contents:
-        """Return what is left beside some ranges."""
+        """Return the contents without some ranges."""
         return Contents(
             tuple(offsets for offsets in self.ranges if offsets not in replaced),
             tuple(each for each in self.decodings if each.offsets not in replaced),
@@ -71,7 +71,7 @@ class Contents:
 
 
 def merge(contents: Iterable[Contents]) -> Contents:
-    """Return what one file has with the rows of several."""
+    """Return the contents of one file with the rows of several."""
     found = list(contents)
     return Contents(
         tuple(sorted(offsets for each in found for offsets in each.ranges)),
@@ -81,7 +81,7 @@ def merge(contents: Iterable[Contents]) -> Contents:
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """Where the ranges of one Kafka partition begin and end that a file has, and the newest timestamp of their decoded rows."""
+    """Span of a file's ranges of one Kafka partition, in offsets, and the newest timestamp of their decoded rows."""
 
     start: int
     end: int
@@ -90,9 +90,9 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """What the log says of a compacted file: how many ranges it has rows of, and the first of these.
+    """What the log says of a compacted file: the number of ranges in it, and the first of them.
 
-    `sums` are of those that its document says more of, whose digest is `sha256`.
+    `sums` are of the decodings in its document, whose digest is `sha256`.
     """
 
     sha256: str
@@ -102,7 +102,7 @@ class Packed:
     sums: DecodedSums
 
     def may_have(self, offsets: OffsetRange) -> bool:
-        """Return whether the file may have rows of a range: where not, its document need not be read."""
+        """Return whether the file may have rows of a range; where not, its document need not be read."""
         lane = self.lanes.get(offsets.place)
         return lane is not None and lane.start <= offsets.start and offsets.end <= lane.end
 
@@ -122,7 +122,7 @@ class Packed:
 
 
 def pack(contents: Contents) -> Packed:
-    """Return what the log is to say of a compacted file."""
+    """Return the log's entry of a compacted file."""
     newest = {each.offsets: each.decoded.max_timestamp_ms for each in contents.decodings if each.decoded}
     lanes: dict[Place, Lane] = {}
     for offsets in contents.ranges:
@@ -134,12 +134,12 @@ def pack(contents: Contents) -> Packed:
 
 
 def path_of(name: str, *, is_dead: bool) -> str:
-    """Return where a file lies below the table's folder: Polars takes partition values from folders, and not from the log."""
+    """Return the path of a file below the table's folder: Polars takes partition values from folders, not from the log."""
     return f"{DEAD}={str(is_dead).lower()}/{name}"
 
 
 def document_path(path: str) -> str:
-    """Return where the document of a compacted file lies, below the table's folder: no reader looks there."""
+    """Return the path of a compacted file's document below the table's folder, where no reader looks."""
     return f"_ranges/{path}.json"
 
 
@@ -194,10 +194,10 @@ def is_of_dead_letters(file: File) -> bool:
 
 
 def replace_ranges(ours: Iterable[Decoding], left: Mapping[str, Contents], rests: Mapping[str, File], now_ms: int) -> Commit:
-    """Return the commit that gives ranges their files, in the place of those that they have.
+    """Return the commit that gives ranges their files in place of their present ones.
 
-    `left` is what is left in each file that they have, by path, and in those of ranges that are to be decoded no more; of a
-    file that has others `rests` has one with those alone.
+    `left` has by path what is left in each present file of these ranges, and of ranges to be taken out without a new file;
+    where other ranges are left in a file, `rests` has a file with only those.
     """
     adds = [file for decoding in ours for file in _files_of(decoding)]
     return Commit([*adds, *(rests[path] for path, content in left.items() if content.ranges)], dict.fromkeys(left, now_ms))
@@ -209,15 +209,12 @@ def paths_of(decoding: Decoding) -> list[str]:
 
 
 def find_unwanted(names: Iterable[str], table: Snapshot) -> list[str]:
-    """Return which names are of files that no version has any more, or that an attempt gave and did not commit.
-
-    So is the document of such a file.
-    """
+    """Return the names of files, and of their documents, that the table no longer has or an attempt did not commit."""
     return sorted(name for name in set(names) if (path := owner_of(name)) is not None and path not in table.files)
 
 
 def owner_of(name: str) -> str | None:
-    """Return which file of a table a name is of: its own or its document's; none for anybody else's."""
+    """Return the path of the table's file that a name belongs to, as the file or its document; none for foreign names."""
     document = _DOCUMENT.fullmatch(name)
     return document[1] if document else name if _NAME.fullmatch(name) else None
 
@@ -234,7 +231,7 @@ def _files_of(decoding: Decoding) -> Iterator[File]:
 def compacted_file(
     path: str, staged: StagedFile, contents: Contents, made_at_ms: int, weight_bytes: int, *, is_dead: bool
 ) -> File:
-    """Return what the log says of a file with the rows of many ranges."""
+    """Return the log's entry of a file with the rows of many ranges."""
     tags = {DIGEST: staged.sha256, WEIGHT: str(weight_bytes), _PACKED: pack(contents).to_json()}
     file = File(path, staged.bytes, made_at_ms, stats_of(staged, contents.ranges), tags)
     return _in_partition(file, contents.decodings, is_dead=is_dead)
@@ -246,10 +243,10 @@ def _in_partition(file: File, decodings: Sequence[Decoding], *, is_dead: bool) -
 
 
 def with_events(stats: Mapping[str, Any], decodings: Sequence[Decoding]) -> Mapping[str, Any]:
-    """Return what the log says of a file with the span of its event times, by which a reader passes over files.
+    """Return a file's statistics with the span of its event times, by which readers skip files.
 
-    Of each file with rows: delta-rs takes a column without a word for one that is null in all rows, and drops these from what a
-    filter finds. A moment beyond the calendar counts as its end.
+    Each file with rows needs them: delta-rs takes a column without statistics for null in all rows, and leaves those rows out
+    of what a filter finds. A moment beyond the calendar counts as its end.
     """
     if not stats["numRecords"]:
         return stats
@@ -275,7 +272,7 @@ class DecodedGroup(Group):
 def find_groups(table: Snapshot, target_bytes: int, *, every: bool = False) -> list[DecodedGroup]:
     """Find what to compact of a decoded table: its small files in the order of their event times, cut at `target_bytes`.
 
-    A file without rows, which says that a range has none any more, stays as it is, and so does one that weighs that much.
+    A file without rows, which says that a range no longer has any, stays as it is, and so does one that weighs that much.
     """
     target_bytes = grown(target_bytes, table)
     stretches: dict[bool, list[File]] = {False: [], True: []}

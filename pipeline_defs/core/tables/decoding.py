@@ -1,4 +1,4 @@
-"""A decoding: what became of a landed range's records when they were decoded, as the log of the decoded table says it.
+"""A decoding: the result of decoding a landed range's records, as the log of the decoded table records it.
 
 Derived from the landed file alone, so it can be made again at any time. Invariant: `decoded + dead letters` are the rows of
 the landed range, each row in one of them; with its holes and losses the equation of the range holds.
@@ -18,15 +18,15 @@ from ..offsets import OffsetRange, Stretches, find_misplaced, merge_intervals
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """How many records of one range may be set aside before the range fails: a count, and a share from 0 to 1."""
+    """How many dead letters one range may have before it fails: a count, and a share of its rows from 0 to 1."""
 
     records: int = 1_000
     share: float = 0.01
 
     def allows(self, dead: int, rows: int) -> bool:
-        """Return whether so many dead letters of so many rows are within both.
+        """Return whether so many dead letters among so many rows are within both bounds.
 
-        Of few rows one is more than any small share; unless the share is 0, one record stops nothing.
+        One record is always within a share above 0, since among few rows it would exceed any small share.
         """
         return dead <= self.records and dead <= (max(1, self.share * rows) if self.share else 0)
 
@@ -35,12 +35,12 @@ class Budget:
 class Decoding:
     """The record of one decoded range. `source` is the digest of the landed file that it was decoded from.
 
-    `decoder` says what decoded it, every setting and schema that decides the outcome; `configured` the settings alone.
+    `decoder` is the fingerprint of every setting and schema that decides the outcome, `configured` that of the settings alone.
     `schema_ids` counts rows by the registry id that they were written with, `value:7`; `event_days` by the day of their event
-    time, of which `event_time` says where it was taken from; both are empty where the topic has no days. No event is before
-    `first_event_ms`, and none after `last_event_ms`. `columns` are the decoded file's, `schemas` what a registry gave, of the
-    reader and of writers by their ids: each by the digest that the table keeps it under. `revision` is 0 at first, and one more
-    for each time that something else came out, or was decoded by another decoder, or from another landed file.
+    time, `event_time` names where that is taken from; both are empty where the topic has no days. No event is before
+    `first_event_ms` or after `last_event_ms`. `columns` are the decoded file's, `schemas` those of a registry, the reader's and
+    the writers' by their ids: each is the digest under which the table keeps the text. `revision` is 0 at first, and grows by
+    one each time that the outcome, the decoder or the landed file is another.
     """
 
     topic: str
@@ -68,20 +68,20 @@ class Decoding:
 
     @property
     def dead(self) -> int:
-        """The number of records set aside."""
+        """The number of dead letters."""
         return self.dead_letters.rows if self.dead_letters else 0
 
     @property
     def digest(self) -> str:
-        """The decoded range's data version: both files' digests, or `empty` for those that it has not."""
+        """The decoded range's data version: the digests of both files, `empty` for one that it does not have."""
         return "+".join(file.sha256 if file else "empty" for file in (self.decoded, self.dead_letters))
 
     def is_of(self, manifest: Manifest) -> bool:
-        """Return whether it was decoded from what is landed now."""
+        """Return whether it was decoded from the file that this manifest names."""
         return self.source == manifest.digest
 
     def is_like(self, other: Self) -> bool:
-        """Return whether both were decoded from the same landed file by the same decoder: only then one can stand for both."""
+        """Return whether both were decoded from the same landed file by the same decoder: only then can one stand for both."""
         return (self.source, self.decoder, self.configured) == (other.source, other.decoder, other.configured)
 
     def to_json(self) -> str:
@@ -91,7 +91,7 @@ class Decoding:
 
     @classmethod
     def from_document(cls, document: Any) -> Self:
-        """Return what a parsed `to_json` says.
+        """Return the decoding of a parsed `to_json`.
 
         Raise `ValueError`, `KeyError`, `TypeError` or `AttributeError` for anything else.
         """
@@ -108,14 +108,14 @@ class Decoding:
 
 
 def of_nothing(manifest: Manifest) -> Decoding:
-    """Return what there is to say of a range without rows, which no table has a file of: it is decoded as it is landed."""
+    """Return the decoding of a landed range without rows, of which the table has no file: it counts as decoded."""
     return Decoding(manifest.topic, manifest.offsets, manifest.digest, "", "", None, None, manifest.provenance)
 
 
 def find_due(coverage: Coverage, look_up: Callable[[OffsetRange], Decoding | None]) -> list[OffsetRange]:
-    """Find the landed ranges that are not decoded as they are landed now, in log order; `look_up` says what became of one.
+    """Find the landed ranges that are not decoded from their current landed file, in log order; `look_up` finds a decoding.
 
-    A decoder that has changed makes nothing due: old ranges keep what they have until a person has them decoded again.
+    A changed decoder makes nothing due: old ranges keep what they have until a person has them decoded again.
     """
     return [
         offsets
@@ -129,7 +129,7 @@ def _is_decoded(manifest: Manifest, decoding: Decoding | None) -> bool:
 
 
 def choose_schema(decodings: Mapping[OffsetRange, Decoding], schema_id: str) -> list[OffsetRange]:
-    """Choose the ranges that have rows written with a registry id: `7`, or of one side only, `value:7`."""
+    """Choose the ranges with rows that were written with a registry id: `7`, or on one side only, `value:7`."""
     wanted = {schema_id} if ":" in schema_id else {f"key:{schema_id}", f"value:{schema_id}"}
     return [offsets for offsets, decoding in sorted(decodings.items()) if wanted & decoding.schema_ids.keys()]
 
@@ -166,7 +166,7 @@ def completeness_of(
 
 
 def verify_decoding(topic: str, offsets: OffsetRange, landed: Stretches, decoded: Stretches, dead: Stretches) -> list[str]:
-    """Return every law that a staged decoding breaks: each landed row must stand in one of its two files, once."""
+    """Return every violation of a staged decoding: each landed row must be in one of its two files, once."""
     where = offsets.text(topic)
     violations = find_misplaced(f"decoded rows of range {where}", offsets, decoded)
     violations += find_misplaced(f"dead letters of range {where}", offsets, dead)
@@ -183,7 +183,7 @@ class Decided(StrEnum):
     """How the decoding of a range ended."""
 
     DECODED = "decoded"  # for the first time
-    REPLACED = "replaced"  # something else came out than before: a mended decoder, or another landed file
+    REPLACED = "replaced"  # another outcome than before, another decoder, or another landed file
     UNCHANGED = "unchanged"  # decoded again: the same rows
     ALREADY_DECODED = "already_decoded"  # nothing to do
     SUPERSEDED = "superseded"  # another attempt decided at the same time
@@ -192,7 +192,7 @@ class Decided(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DecodeVerdict:
-    """What became of one range's decoding, with its document, or with what was violated."""
+    """The outcome of one range's decoding, with its document, or with what was violated."""
 
     offsets: OffsetRange
     outcome: Decided

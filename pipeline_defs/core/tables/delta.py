@@ -1,8 +1,8 @@
-"""The Delta log as far as Offsetlake writes it: what a table has at a version, and what may be committed onto that.
+"""The part of the Delta log that Offsetlake writes: what a table has at a version, and what may be committed onto it.
 
 Delta's own words: a commit is the JSON lines of one version, a line is an action, a snapshot is all commits up to a
-version. Invariant: a commit that `check` lets through leaves each file in the table once, and no name is used for a second
-file. Who writes version n + 1 first has decided it, so whatever was read of version n still holds then.
+version. Invariant: a commit that passes `check` leaves each file in the table once, and no name is used for a second
+file. The first writer of version n + 1 decides it, so whatever was read of version n still holds then.
 """
 
 import hashlib
@@ -16,21 +16,21 @@ from urllib.parse import quote, unquote
 from ..errors import BrokenTable, cause_of
 
 EMPTY = -1  # the version of a table that is not there yet
-# Every engine reads the table. None of them knows the last feature, so none writes: to append, OPTIMIZE, DELETE and VACUUM are
-# refused, which would double or delete rows. A VACUUM deletes what no log names
+# Every engine can read the table. None knows the last feature, so none can write: appends, OPTIMIZE, DELETE and VACUUM, which
+# would double or delete rows, are refused. (VACUUM would delete files that no log names yet.)
 PROTOCOL: Mapping[str, Any] = {
     "minReaderVersion": 1,
     "minWriterVersion": 7,
     "writerFeatures": ["appendOnly", "invariants", "offsetlakeManaged"],
 }
 _PLAIN = "/="  # as other engines write the folders of partitions
-NTZ = "timestamp_ntz"  # a type that readers have to know
+NTZ = "timestamp_ntz"  # a type that needs a reader feature
 STATS_COLUMNS = ("generation", "partition", "offset", "event_time")
 MEND = (  # of a raw table
     "where no range files were dropped from `data/`, move the table's folder away, and the next run makes it anew; else "
     "restore the folder from a backup"
 )
-_DIGEST = "sha256"  # in the first line of a commit: of those that say what a table has
+_DIGEST = "sha256"  # in the first line of a commit: digest of the lines that say what the table has
 CONFIGURATION = {"delta.enableDeletionVectors": "false", "delta.logRetentionDuration": "interval 7 days"}
 
 
@@ -39,7 +39,7 @@ class File:
     """A Parquet file of a table: its path below the table's folder, its size, and what Delta says of it.
 
     `stats` is Delta's, with `numRecords`, and `minValues`, `maxValues` and `nullCount` by column; `tags` are ours.
-    `partition` has the values of the partition columns, which are in the log only.
+    `partition` has the values of the partition columns, which only the log has.
     """
 
     path: str
@@ -67,9 +67,9 @@ class Metadata:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What a table has at a version: its files by path, and the versions of its app transactions by id.
+    """A table at a version: its files by path, and the versions of its app transactions by id.
 
-    `removed` are the paths that an earlier version had, with when they were removed (ms since 1970).
+    `removed` maps the paths that an earlier version had to when they were removed (ms since 1970).
     """
 
     version: int = EMPTY
@@ -86,10 +86,10 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """The change that one version makes; `removes` has paths with when they were removed (ms since 1970).
+    """The change that one version makes; `removes` maps paths to when they were removed (ms since 1970).
 
-    `is_compaction` says that the rows stay what they were: those of the removed files are those of the added ones.
-    `metadata` is what the table's is from then on; none where it stays.
+    `is_compaction` means that the added files have the rows of the removed ones.
+    `metadata` is the table's new metadata; none where it stays the same.
     """
 
     adds: Sequence[File] = ()
@@ -101,7 +101,7 @@ class Commit:
 
 
 def check(commit: Commit, onto: Snapshot, where: str) -> None:
-    """Raise `BrokenTable` where a commit would break a law; then it must not be written."""
+    """Raise `BrokenTable` where a commit would break a law and so must not be written."""
     added = [file.path for file in commit.adds]
     violations = [f"{path} is added a second time" for path, times in sorted(Counter(added).items()) if times > 1]
     violations += [f"{path} is added, and version {onto.version} has it" for path in added if path in onto.files]
@@ -110,7 +110,7 @@ def check(commit: Commit, onto: Snapshot, where: str) -> None:
     violations += [
         f"app transaction {name} goes back from {onto.transactions[name]} to {version}"
         for name, version in commit.transactions.items()
-        if "/" in name and version < onto.transactions.get(name, version)  # an offset: what is summed up may be less
+        if "/" in name and version < onto.transactions.get(name, version)  # an offset; sums may become less
     ]
     if commit.is_compaction:
         before = sum(onto.files[path].rows for path in commit.removes if path in onto.files)
@@ -125,12 +125,12 @@ def check(commit: Commit, onto: Snapshot, where: str) -> None:
 
 
 def apply(commit: Commit, onto: Snapshot) -> Snapshot:
-    """Return what a table has after one more commit."""
+    """Return the snapshot after one more commit."""
     return replay([commit], onto)
 
 
 def replay(commits: Iterable[Commit], onto: Snapshot | None = None) -> Snapshot:
-    """Return what a table has after commits, in their order."""
+    """Return the snapshot after commits, in their order."""
     before = onto or Snapshot()
     version, metadata, commit_id = before.version, before.metadata, before.commit_id
     files, transactions, removed = dict(before.files), dict(before.transactions), dict(before.removed)
@@ -146,13 +146,13 @@ def replay(commits: Iterable[Commit], onto: Snapshot | None = None) -> Snapshot:
 
 
 def to_json(commit: Commit, commit_id: str, now_ms: int) -> bytes:
-    """Encode a commit; with its metadata, which the first one has, goes the protocol.
+    """Encode a commit; one with metadata, as the first is, has the protocol too.
 
-    `commit_id` is this commit's alone: who does not hear whether it was written finds it there or does not. The first line says
-    the digest of what a table has by it: were a bit of a removed path another one, readers would have its rows twice.
+    `commit_id` is unique: a writer whose answer was lost looks for it in the log. The first line has the digest of the lines
+    that say what the table has: with one changed bit in a removed path, readers would have its rows twice.
     """
     actions: list[Mapping[str, Any]] = [{"metaData": _metadata(commit.metadata)}] if commit.metadata is not None else []
-    # of what is read again the rows may be others: a change of data, whatever came of it
+    # a range that is read again may have other rows: a change of data, even where it has the same
     is_change = not commit.is_compaction
     actions += [
         {"remove": {"path": quote(path, _PLAIN), "deletionTimestamp": removed_ms, "dataChange": is_change}}
@@ -195,7 +195,7 @@ def _metadata(metadata: Metadata) -> Mapping[str, Any]:
 
 
 def _stats_columns(metadata: Metadata) -> list[str]:
-    """Return the columns of which each file has statistics: delta-rs takes any other for null in all rows, and filters so."""
+    """Return the columns with statistics in each file: delta-rs would take any other one for null in all rows."""
     return [field["name"] for field in json.loads(metadata.schema)["fields"] if field["name"] in STATS_COLUMNS]
 
 
@@ -212,12 +212,12 @@ def _add(file: File, *, is_change: bool) -> Mapping[str, Any]:
 
 
 def from_json(data: bytes, where: str, mend: str = MEND) -> Commit:
-    """Decode a commit; `where` names the object in the error, which is `BrokenTable`, and `mend` says what to do."""
+    """Decode a commit; raise `BrokenTable`, in which `where` names the object and `mend` says what to do."""
     return from_actions(_read_lines(data), where, mend)
 
 
 def _read_lines(data: bytes) -> Iterator[Mapping[str, Any]]:
-    """Yield the actions of a commit; raise `ValueError` where they are not those that it says the digest of, if it says one."""
+    """Yield the actions of a commit; raise `ValueError` where it has a digest and they do not match it."""
     lines = data.splitlines(keepends=True)
     actions = list(map(json.loads, lines))
     digest = actions[0].get("commitInfo", {}).get(_DIGEST) if actions else None
@@ -228,12 +228,12 @@ def _read_lines(data: bytes) -> Iterator[Mapping[str, Any]]:
 
 
 def from_actions(actions: Iterable[Mapping[str, Any]], where: str, mend: str = MEND) -> Commit:
-    """Return what actions change: those of a commit, or of a checkpoint, as one that makes the table from nothing."""
+    """Return the commit of these actions; those of a checkpoint are one that makes the table from nothing."""
     adds, removes, transactions, metadata = list[File](), dict[str, int](), dict[str, int](), None
     commit_id, is_empty = "", True
     try:
         for action in actions:
-            kinds = {kind: said for kind, said in action.items() if said is not None}  # a checkpoint names all, of which one is
+            kinds = {kind: said for kind, said in action.items() if said is not None}  # a checkpoint has a null for all others
             if "add" in kinds:
                 adds.append(_read_add(kinds["add"]))
             elif "remove" in kinds:

@@ -1,8 +1,8 @@
-"""Latest by key: in which order the records of a key count, and which decoded ranges an update has to read.
+"""Latest by key: the order of the records of a key, and which decoded ranges an update has to read.
 
-The order is total: within a Kafka partition the offset decides; between partitions the epoch, which the plan log's growths cut,
-then how far the timestamps of the row's partition had come when it was written. Invariant: where a row stands follows from one
-version of the decoded table and the plan log alone, so an update and a recomputation come to the same winners.
+The order is total: within a Kafka partition the offset decides; between partitions first generation and growth epoch, then the
+greatest timestamp so far in the row's partition and epoch. Invariant: a row's place in the order follows from one version of
+the decoded table and the plan log alone, so an update and a recomputation find the same winners.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ from ..offsets import OffsetRange, Place
 from .decoded_ranges import DecodedRanges
 from .decoding import Decoding
 
-FORMAT = 1  # of the order; a table that was made by another one is made anew
+FORMAT = 1  # of the order; a table that was made with another one is made anew
 _PATH = re.compile(r"value(\.[^.\s`\"]+)+")
 
 
@@ -34,12 +34,12 @@ class Latest:
 
     @property
     def order(self) -> int:
-        """A number that says by which order a table was made."""
+        """A number that identifies the order by which a table was made."""
         return int.from_bytes(hashlib.sha256(f"{FORMAT} {self.sequence or ''}".encode()).digest()[:7])
 
 
 def refuse_sequence(topic: str, path: str, found: str) -> BadSetting:
-    """Return the error for a sequence that there is not or that has no order; `found` says what is there."""
+    """Return the error for a sequence that does not exist or has no order; `found` says what is there."""
     return BadSetting(
         f"topic {topic} has `latest: {{sequence: {path}}}`, expected a field of decoded values that is a whole number, "
         f"decimal, timestamp, date or string, found {found}; nothing was written; correct the path in defs.yaml"
@@ -48,10 +48,10 @@ def refuse_sequence(topic: str, path: str, found: str) -> BadSetting:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """The file that has the decoded rows of a range, and where these stand in the order; `path` is below the lake's root.
+    """The file that has the decoded rows of a range, and their place in the order; `path` is below the lake's root.
 
-    `reached_ms` is the greatest timestamp of the rows before it in its Kafka partition and epoch (ms since 1970), none where
-    there is none.
+    `reached_ms` is the greatest timestamp of the rows before them in their Kafka partition and epoch (ms since 1970), none
+    where there is none.
     """
 
     path: str = field(compare=False)
@@ -66,9 +66,9 @@ Ranges = Mapping[OffsetRange, Placed]
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Decoded ranges of one file that an update reads, one after the other, of one Kafka partition and epoch.
+    """Consecutive decoded ranges of one file, Kafka partition and epoch that an update reads together.
 
-    `placed` is the first one's, from which the greatest timestamp so far goes on.
+    `placed` is the first one's, from which the greatest timestamp so far continues.
     """
 
     offsets: OffsetRange
@@ -76,7 +76,7 @@ class Stretch:
 
 
 def join_stretches(placed: Ranges, chosen: Collection[OffsetRange]) -> list[Stretch]:
-    """Return what is to be read of some ranges, those that follow each other in one file together, as few as there can be."""
+    """Return the stretches to read for some ranges, as few as possible: consecutive ranges of one file are one stretch."""
     stretches, wanted, before = list[Stretch](), set(chosen), None
     for offsets, each in placed.items():  # sorted; one that is not chosen ends a stretch
         if offsets not in wanted:
@@ -99,7 +99,7 @@ def place_ranges(
     path_of: Callable[[OffsetRange], str],
     reached_by: Mapping[tuple[int, int, int], int] | None = None,
 ) -> dict[OffsetRange, Placed]:
-    """Return where the rows of each decoded range stand; ranges without rows are left out.
+    """Return the place in the order of each decoded range; ranges without rows are left out.
 
     `reached_by` has the greatest timestamps of the ranges before these, by generation, Kafka partition and epoch.
     """
@@ -120,9 +120,9 @@ def place_ranges(
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What is to be read of the ranges: `fresh` ones are read whole; a standing row that lies in `changed` counts no more.
+    """What an update has to read: all rows of the ranges in `fresh`; rows of the table from ranges in `changed` are void.
 
-    Of such a row's key all ranges are looked at.
+    For the key of a void row all ranges are searched.
     """
 
     fresh: tuple[OffsetRange, ...]
@@ -130,7 +130,7 @@ class Change:
 
 
 def compare(before: Ranges, after: Ranges) -> Change:
-    """Return what has changed from the ranges that a table was made of to those there are now.
+    """Return the change from the ranges that a table was made of to the present ones.
 
     A late range with newer timestamps than the ones before it moves all that come after it in its partition and epoch.
     """
@@ -143,9 +143,9 @@ def compare(before: Ranges, after: Ranges) -> Change:
 def find_fresh(
     before: DecodedRanges, after: DecodedRanges, epoch_of: Callable[[OffsetRange], int]
 ) -> dict[OffsetRange, Placed] | None:
-    """Return where the ranges stand that are new, where that is all that has changed; none where `compare` has to find out.
+    """Return the places of the new ranges where nothing else has changed; none where `compare` has to find the change.
 
-    They are behind all others of their Kafka partitions then; so only files are looked into that not both versions have.
+    New ranges must come after all others of their Kafka partitions; so only files that one version lacks are read.
     """
     added = after.table.files.keys() - before.table.files.keys()
     was, now = _decoded_in(before, before.table.files.keys() - after.table.files.keys()), _decoded_in(after, added)
@@ -173,7 +173,7 @@ def _decoded_in(decoded: DecodedRanges, paths: Iterable[str]) -> dict[OffsetRang
 
 
 def _has_same_rows(before: Decoding, after: Decoding | None) -> bool:
-    """Return whether a range has the rows that it had, be it in another file."""
+    """Return whether a range has the same rows as before, even if in another file."""
     if before.decoded is None or after is None or after.decoded is None:
         return not before.rows and (after is None or not after.rows)
     return (before.revision, before.decoded.sha256) == (after.revision, after.decoded.sha256)
@@ -182,7 +182,7 @@ def _has_same_rows(before: Decoding, after: Decoding | None) -> bool:
 def _lanes(
     decoded: DecodedRanges, looked_into: Collection[str], fresh: Collection[OffsetRange]
 ) -> Iterator[tuple[OffsetRange, int | None]]:
-    """Yield where the rows of all other ranges lie, and their greatest timestamps; those of most compacted files together."""
+    """Yield the offsets and greatest timestamps of all ranges that are not fresh; unread compacted files as one each."""
     for path in decoded.table.files:
         packed = decoded.packed.get(path)
         if packed is not None and path not in looked_into:

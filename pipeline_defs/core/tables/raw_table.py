@@ -1,12 +1,11 @@
 """What the raw table of a topic has, and owes: in which of its files a range is, and which landed ranges are in none yet.
 
 A file has the rows of one range, or, compacted, of all ranges between two offsets of a Kafka partition; a range without rows
-needs none. Its app transactions
-say how far the table is, the offsets counting upwards:
+needs none. Its app transactions say how far the table is:
 
-    g0/p3        the offset of Kafka partition 3, generation 0, up to which all is settled: who needs a prefix reads up to there
+    g0/p3        the offset of Kafka partition 3, generation 0, up to which all is settled: readers of a prefix stop there
     g0/p3/end    the end of the last range of it that the table has; beyond the offset above where there is a gap
-    settled      revision + 1, summed over all ranges that the table has or that have no rows
+    settled      revision + 1, summed over all landed ranges that the table has or that have no rows
     columns      how many columns its schema has: where we know more, the next append adds them
 """
 
@@ -37,16 +36,16 @@ def _struct(columns: Sequence[tuple[str, Any]]) -> Mapping[str, Any]:
 
 SETTLED, COLUMNS = "settled", "columns"
 _HEADERS = {"type": "array", "elementType": _struct([("key", "string"), ("value", "binary")]), "containsNull": True}
-# the columns of a landed file, as Delta writes them; a test holds the two together
+# the columns of a landed file, as Delta writes them; a test compares the two
 SCHEMA = json.dumps(
     _struct([(column.name, _HEADERS if column.type is RawType.HEADERS else column.type) for column in RAW_COLUMNS]),
     separators=(",", ":"),
 )
 _OF_RANGE = re.compile(r"g(\d+)-p(\d+)-(\d{20})-(\d{20})\.r(\d+)(?:\.(?P<number>\d+))?\.parquet", re.ASCII)
 _COMPACTED = re.compile(r"g\d+-p\d+-\d{20}-\d{20}\.c-[\w-]+\.parquet", re.ASCII)
-KEY, REVISION, DIGEST = "range", "revision", "sha256"  # tags of a file, as COLUMNS is: how many it has
-REVISIONS = "revisions"  # of a compacted one: by where a range starts, where it is not 0
-WEIGHT = "weight"  # of a compacted one: what the files that it is made of weighed together, bytes
+KEY, REVISION, DIGEST = "range", "revision", "sha256"  # tags of a file; COLUMNS, its number of columns, is one too
+REVISIONS = "revisions"  # of a compacted file: revisions that are not 0, by the first offset of their range
+WEIGHT = "weight"  # of a compacted file: what its source files weighed together, in bytes
 
 
 class RangeFiles:
@@ -66,12 +65,12 @@ class RangeFiles:
         return files[at][2] if at >= 0 and _has(offsets, *files[at]) else None
 
     def find_at(self, manifest: Manifest) -> File | None:
-        """Return the file that has a range in the very revision of a manifest."""
+        """Return the file that has a range in exactly the revision of a manifest."""
         file = self.find(manifest.offsets)
         return file if file is not None and revision_in(file, manifest.offsets) == manifest.revision else None
 
     def find_clash(self, offsets: OffsetRange) -> File | None:
-        """Return a file with some offsets of a range in which that is not whole, or is one of other ranges."""
+        """Return a file that overlaps a range and does not have it."""
         files = self._places.get(offsets.place, [])
         at = bisect_right(files, offsets.start, key=lambda each: each[0])
         for start, end, file in files[max(0, at - 1) : at + 1]:
@@ -80,7 +79,7 @@ class RangeFiles:
         return None
 
     def overlaps(self) -> Iterator[tuple[File, File]]:
-        """Yield files that have some of the same offsets, which no two may have."""
+        """Yield pairs of files that overlap, which no two may."""
         for files in self._places.values():
             for (_, end, one), (start, _, other) in pairwise(files):
                 if start < end:
@@ -88,7 +87,7 @@ class RangeFiles:
 
 
 def _has(offsets: OffsetRange, start: int, end: int, file: File) -> bool:
-    """Return whether a file with the rows between two offsets has a range: its own one, or, compacted, each in between."""
+    """Return whether a file with the rows between two offsets has a range: exactly this one, or, compacted, each within."""
     return (
         start <= offsets.start and offsets.end <= end and (is_compacted(file) or (start, end) == (offsets.start, offsets.end))
     )
@@ -96,10 +95,10 @@ def _has(offsets: OffsetRange, start: int, end: int, file: File) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """The change that a table owes: ranges to add, with their manifests, paths to remove, and its app transactions then.
+    """The change that a table owes: manifests of ranges to add, paths to remove, and its app transactions after that.
 
-    `cuts` are compacted files among those to remove, with the ranges that are not as they were: the others stay, in files
-    that are cut out of it.
+    `cuts` are compacted files among those to remove, with their ranges that changed: the other ranges stay, in files that are
+    cut out of them.
     """
 
     adds: Sequence[Manifest]
@@ -113,14 +112,14 @@ class Due:
 
 
 def find_due(coverage: Coverage, head: Snapshot) -> Due | None:
-    """Return what a table owes, from its app transactions alone; none where these do not say it, and its files must be read.
+    """Return what a table owes, from its app transactions alone; none where these cannot tell, and its files must be read.
 
-    They say it where nothing beyond a gap is in the table: then it has what is landed below its frontier, and not what is
-    landed beyond. That the sum comes out says that nothing else is landed, and nothing replaced. Nor do they say it where the
-    table cannot have something as it is landed.
+    They can tell where the table has nothing beyond a gap: then it has what is landed below its frontier, and nothing beyond.
+    An equal sum proves that nothing else was landed, and nothing replaced. They cannot tell where the table lacks columns or a
+    new range was dropped already.
     """
     reached, manifests = head.transactions, coverage.manifests
-    is_silent = head.version != EMPTY and not reached  # the last commit is not ours, or torn
+    is_silent = head.version != EMPTY and not reached  # the last commit is not ours, or is torn
     if (
         is_silent
         or lacks_columns(head)
@@ -143,12 +142,12 @@ def find_due(coverage: Coverage, head: Snapshot) -> Due | None:
 
 
 def lacks_columns(table: Snapshot) -> bool:
-    """Return whether a table is of an earlier version, which did not know all of the columns."""
+    """Return whether a table was written by an earlier version of Offsetlake, which had fewer columns."""
     return table.version != EMPTY and table.transactions.get(COLUMNS, 0) < len(RAW_COLUMNS)
 
 
 def has_all_columns(file: File) -> bool:
-    """Return whether a file is said to have all of the columns; a version that knew fewer wrote fewer."""
+    """Return whether a file has all columns, as its tag says; an earlier version of Offsetlake wrote fewer."""
     with _reading_tags(file):
         return int(file.tags.get(COLUMNS, 0)) >= len(RAW_COLUMNS)
 
@@ -156,10 +155,10 @@ def has_all_columns(file: File) -> bool:
 def find_due_by_files(
     coverage: Coverage, table: Snapshot, rotten: Collection[OffsetRange] = (), uncut: Collection[str] = ()
 ) -> Due:
-    """Return what a table owes, from its files; the file of a range that is `rotten` gives way to one of another name.
+    """Return what a table owes, from its files; the file of a range that is `rotten` is replaced by one of another name.
 
-    A range that is landed no more, since somebody has deleted its file, stays in the table; and so do all ranges of the files
-    with paths `uncut`, as they are there.
+    A range whose landed file somebody deleted stays in the table, and so do all ranges of the files with paths `uncut`,
+    unchanged.
     """
     files = RangeFiles(table)
     new, removes, cuts = list[Manifest](), list[str](), dict[str, list[OffsetRange]]()
@@ -179,12 +178,12 @@ def find_due_by_files(
         if is_due:
             settled += manifest.revision + 1
         elif file is not None:
-            settled += min(revision_in(file, offsets), manifest.revision) + 1  # a later one has lost its manifest
+            settled += min(revision_in(file, offsets), manifest.revision) + 1  # the file's is later where its manifest is lost
     return _due(coverage, table, new, [*removes, *cuts], settled, cuts)
 
 
 def find_lacking(coverage: Coverage, files: RangeFiles) -> list[str]:
-    """Say of which dropped ranges a table does not have the rows, which only it had."""
+    """Name the dropped ranges whose rows, which only the table had, it does not have."""
     dropped = (each for each in coverage.manifests.values() if each.is_dropped and each.rows)
     return [
         f"range {each.offsets.text(each.topic)}: its file was dropped, and it is not in the table"
@@ -194,7 +193,7 @@ def find_lacking(coverage: Coverage, files: RangeFiles) -> list[str]:
 
 
 def find_clashes(coverage: Coverage, files: RangeFiles) -> list[str]:
-    """Say of which landed ranges a table has offsets in other ranges: it is of a plan log that was lost since."""
+    """Name the landed ranges whose offsets the table has in other ranges: these are of a plan log that was lost since."""
     topic = coverage.log.topic
     clashes = ((offsets, files.find_clash(offsets)) for offsets in sorted(coverage.manifests) if coverage.is_landed(offsets))
     return [
@@ -205,7 +204,7 @@ def find_clashes(coverage: Coverage, files: RangeFiles) -> list[str]:
 
 
 def is_as_landed(file: File, manifest: Manifest) -> bool:
-    """Return whether a table's log says of a file that it has a range in the very revision that is landed, and as that is."""
+    """Return whether, by the table's log, a file has a range in its landed revision, and a range's own file that digest."""
     is_same = is_compacted(file) or file.tags[DIGEST] == manifest.digest
     return is_same and revision_in(file, manifest.offsets) == manifest.revision
 
@@ -216,13 +215,13 @@ def is_compacted(file: File) -> bool:
 
 
 def offsets_of(file: File) -> OffsetRange:
-    """Return the offsets that a file has the rows of: those of a range, or of several that tile; raise `BrokenTable`."""
+    """Return the offsets whose rows a file has: of one range, or of several that tile; raise `BrokenTable`."""
     with _reading_tags(file):
         return parse_key(file.tags[KEY])
 
 
 def revision_in(file: File, offsets: OffsetRange) -> int:
-    """Return the revision of a range whose rows a file has; raise `BrokenTable`."""
+    """Return the revision in which a file has a range; raise `BrokenTable`."""
     if is_compacted(file):
         return revisions_of(file).get(offsets.start, 0)
     with _reading_tags(file):
@@ -230,7 +229,7 @@ def revision_in(file: File, offsets: OffsetRange) -> int:
 
 
 def revisions_of(file: File) -> Mapping[int, int]:
-    """Return the revisions of a compacted file's ranges by their first offsets, where they are not 0; raise `BrokenTable`."""
+    """Return the revisions other than 0 of a compacted file's ranges, by their first offsets; raise `BrokenTable`."""
     with _reading_tags(file):
         return {int(start): revision for start, revision in json.loads(file.tags[REVISIONS]).items()}
 
@@ -247,13 +246,13 @@ def _reading_tags(file: File) -> Iterator[None]:
 
 
 def name_of(manifest: Manifest, number: int = 0) -> str:
-    """Return the name of a range's file in the table; the next number names a copy that takes the place of a rotten one."""
+    """Return the name of a range's file in the table; a higher `number` names the copy that replaces a rotten file."""
     name = f"{stem_of(manifest.offsets)}.r{manifest.revision:03d}"
     return f"{name}.{number}.parquet" if number else f"{name}.parquet"
 
 
 def compacted_name(offsets: OffsetRange, compaction: str) -> str:
-    """Return the name of a compacted file, which no other compaction gives."""
+    """Return the name of a compacted file, which no other compaction uses."""
     return f"{stem_of(offsets)}.c-{compaction}.parquet"
 
 
@@ -263,21 +262,21 @@ def is_compacted_name(path: str) -> bool:
 
 
 def stem_of(offsets: OffsetRange) -> str:
-    """Return what the names of a range's files in a table begin with."""
+    """Return the beginning of the names of a range's files in a table."""
     return f"g{offsets.generation}-p{offsets.partition:04d}-{offsets.stem}"
 
 
 def number_of(name: str) -> int:
-    """Return which copy of its range's revision a file is; 0 for the first."""
+    """Return the number of a file among the copies of its range's revision; 0 for the first."""
     found = _OF_RANGE.fullmatch(name)
     return int(found["number"] or 0) if found else 0
 
 
 def find_unwanted(names: Iterable[str], coverage: Coverage, table: Snapshot) -> list[str]:
-    """Return which names are of files that no version will name any more: of an earlier revision, or copy, than stands.
+    """Return the names of files that no version will name any more: those of an earlier revision or copy than the newest.
 
-    So are those of a range that is compacted, and of a compaction that came to nothing. A range's file that is not named yet
-    is wanted, and what is no name of ours is nobody's to delete.
+    So are those of a range that is compacted, and of a compaction that was not committed. A range's file that the log does not
+    name yet is wanted, and names that are not ours are left alone.
     """
     files = RangeFiles(table)
     unwanted = []
@@ -301,7 +300,7 @@ def find_unwanted(names: Iterable[str], coverage: Coverage, table: Snapshot) -> 
 
 
 def file_of(manifest: Manifest, path: str) -> File:
-    """Return what the Delta log says of a range's file; where each row lies, so that readers pass over files."""
+    """Return the Delta log's entry of a range's file, with statistics by which readers skip files."""
     staged, offsets = manifest.file, manifest.offsets
     if staged is None:
         raise ValueError(f"range {offsets.text(manifest.topic)} has no file")
@@ -312,20 +311,20 @@ def file_of(manifest: Manifest, path: str) -> File:
 def compacted_file(
     path: str, offsets: OffsetRange, staged: StagedFile, revisions: Mapping[int, int], made_at_ms: int, weight_bytes: int = 0
 ) -> File:
-    """Return what the Delta log says of a compacted file; `revisions` are those of its ranges, by where they start."""
+    """Return the Delta log's entry of a compacted file; `revisions` are those of its ranges, by their first offsets."""
     later = {str(start): revision for start, revision in sorted(revisions.items()) if revision}
     tags = {REVISIONS: json.dumps(later, separators=(",", ":")), WEIGHT: str(weight_bytes)}
     return range_file(path, offsets, staged, made_at_ms, tags)
 
 
 def range_file(path: str, offsets: OffsetRange, staged: StagedFile, made_at_ms: int, tags: Mapping[str, str]) -> File:
-    """Return what the Delta log says of a file with rows of these offsets."""
+    """Return the Delta log's entry of a file with rows of these offsets."""
     all_tags = {KEY: offsets.key, DIGEST: staged.sha256, **tags}
     return File(path, staged.bytes, made_at_ms, stats_of(staged, [offsets]), all_tags)
 
 
 def stats_of(staged: StagedFile, ranges: Sequence[OffsetRange]) -> dict[str, Any]:
-    """Return Delta's statistics of a file with rows of these ranges: how many, and where they lie."""
+    """Return Delta's statistics of a file with rows of these ranges: their number, and bounds of their place."""
     stats: dict[str, Any] = {"numRecords": staged.rows}
     if staged.rows:
         generations, partitions = ({getattr(each, name) for each in ranges} for name in ("generation", "partition"))
@@ -336,9 +335,9 @@ def stats_of(staged: StagedFile, ranges: Sequence[OffsetRange]) -> dict[str, Any
 
 
 def violations(coverage: Coverage, table: Snapshot, held: Collection[OffsetRange] = ()) -> list[str]:
-    """Name every landed range that a table does not have as it is landed, and every file that has not its ranges' rows.
+    """Name every landed range that a table does not have as landed, and every file without its ranges' rows.
 
-    A range that is `held` by a run is about to be appended.
+    A range that is `held` by a run may be missing, since it is about to be appended.
     """
     topic, due, files = coverage.log.topic, find_due_by_files(coverage, table), RangeFiles(table)
     adds = (manifest.offsets for manifest in due.adds if manifest.offsets not in held and not manifest.is_dropped)
@@ -372,14 +371,14 @@ def violations(coverage: Coverage, table: Snapshot, held: Collection[OffsetRange
 
 
 def how_to_mend(coverage: Coverage, url: str) -> str:
-    """Return what to do about files that a table names and does not have as they were."""
+    """Return what to do about files of a table that are gone or changed."""
     if coverage.dropped():
         return "restore these files from a backup"
     return f"move {url} away, and the next run makes the table anew"
 
 
 def ranges_by_file(coverage: Coverage, table: Snapshot) -> dict[str, list[Manifest]]:
-    """Return by path which ranges, as they stand now, each file of a table has, in offset order."""
+    """Return by path the manifests of the ranges that each file of a table has in their newest revision, in offset order."""
     files, found = RangeFiles(table), dict[str, list[Manifest]]()
     for _, manifest in sorted(coverage.manifests.items()):
         file = files.find_at(manifest)
@@ -408,7 +407,7 @@ def _due(
 
 
 def _claimed(coverage: Coverage) -> frozenset[OffsetRange]:
-    """Return the ranges whose claim may end in a landing yet: until a person has accepted that they are lost."""
+    """Return the claimed ranges that may still land: those whose loss no person has accepted."""
     claimed = (offsets for offsets, state in coverage.states().items() if state is State.CLAIMED)
     return frozenset(offsets for offsets in claimed if offsets not in coverage.accepted)
 
