@@ -80,9 +80,9 @@ def check_tiling(
 
 
 def check_completeness(topic: str, lake: Lake, *, is_recent: bool = False) -> Finding:
-    """Check rows + holes + lost = end - start for each landed range; the digest proves that files have these rows.
+    """Check the holes and rows of each landed range against its bounds; the digest proves that files have these rows.
 
-    `is_recent` is that of `check_tiling`.
+    `is_recent` is that of `check_tiling`. That rows + holes + lost = end - start, every manifest read ensures.
     """
     coverage = _read_coverage(topic, lake, "completeness", is_recent=is_recent)
     if isinstance(coverage, Finding):

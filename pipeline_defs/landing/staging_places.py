@@ -1,7 +1,7 @@
 """Staging places: where Spark writes, and how files get from there into the lake: on this machine, or in the object store.
 
-Invariant: nothing here is visible to a reader, and nothing becomes so. Remote files are never copied whole to this machine.
-`staging_of` chooses the place; callers need not know which one it is.
+Invariant: nothing here is visible to a reader, and nothing becomes so. `RemoteStaging` never copies a whole object to this
+machine. `staging_of` chooses the place; callers need not know which one it is.
 """
 
 import os

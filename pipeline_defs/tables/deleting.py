@@ -30,7 +30,7 @@ from ..core.tables.delta import File
 from ..core.tables.raw_table import is_compacted, ranges_by_file
 from ..landing.standing import why_not_as_landed
 
-VACUUM_AFTER_SECONDS = 7 * 24 * 3600.0  # a reader may use a version for so long
+VACUUM_AFTER_SECONDS = 7 * 24 * 3600.0  # how long a reader may use a version
 SWEEP_AFTER_SECONDS = LONGEST_RUN_SECONDS
 
 
@@ -213,7 +213,7 @@ def _drop(manifest: Manifest, lake: Lake, now_ms: int, on_step: StepWatcher) -> 
 
 
 def find_orphans(lake: Lake, now_ms: int, older_than_seconds: float) -> dict[str, Entry]:
-    """Find the staging of attempts that wrote nothing for so long, by attempt, unless a manifest needs a file of it."""
+    """Find what attempts left that wrote nothing since then, by attempt, except where a manifest needs a file of it."""
     latest_ms = now_ms - older_than_seconds * 1000
     old = {name: entry for name, entry in lake.store.entries("staging").items() if entry.changed_at_ms < latest_ms}
     needed = _needed(lake, old.keys()) if old else set()

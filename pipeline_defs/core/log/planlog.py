@@ -106,7 +106,7 @@ class PlanLog:
         return step == next((each for each in reversed(self.steps) if each.seq <= step.seq), None)
 
     def count_before(self) -> dict[int, int]:
-        """Return the number of ranges before each step, and, under the next step's number, of all ranges."""
+        """Return by step number how many ranges come before it; that of the next step has the number of all."""
         found, count = dict(self.base.kept) if self.base else {}, self.base.ranges if self.base else 0
         for step in self.newer:
             found[step.seq] = count
