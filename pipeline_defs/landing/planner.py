@@ -51,7 +51,7 @@ class Planner:
     def decide(
         self, known: Coverage | None = None, *, through_end: bool = False, skip: SkipAhead | None = None
     ) -> PlanStep | None:
-        """Decide the next plan step, or with `skip` the one that skips ahead, without writing it; none where there is none.
+        """Decide the next plan step, or with `skip` the one that skips ahead, without writing it; none where none is due.
 
         `known` is the coverage where the caller has just read it. Raises `BrokenPlanLog`.
         """

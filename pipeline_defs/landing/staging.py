@@ -191,7 +191,7 @@ def _facts(part: parquet.PartFile, name: str, staging: Staging) -> tuple[StagedF
 def stage_empty(
     name: str, offsets: OffsetRange, attempt: Attempt, lake: Lake, columns: Sequence[str] = parquet.RAW_SCHEMA.names
 ) -> StagedFile:
-    """Stage a file without rows, for a revision that no longer has any.
+    """Stage a file with these columns and no rows, for a revision that no longer has any.
 
     If the published file were deleted instead, its name would be free, and a stale attempt could publish there again.
     """

@@ -34,7 +34,7 @@ class Policy:
     isolation_level: Literal["read_committed", "read_uncommitted"] = "read_committed"
     budget: int = 200
     order: Literal["oldest_first", "newest_first"] = "oldest_first"  # in which ranges are landed
-    cluster_id: str | None = None  # of the Kafka cluster that the topic is read from; none: the cluster that the log has
+    cluster_id: str | None = None  # of the Kafka cluster that the topic is read from; none: the one in the plan log
 
     @property
     def is_newest_first(self) -> bool:
