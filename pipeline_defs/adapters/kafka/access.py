@@ -1,7 +1,7 @@
-"""How Kafka clusters are entered: the properties file as Kafka's own commands take it, for every client we have.
+"""Access to Kafka clusters: the properties file that Kafka's own commands take, for every client we have.
 
-Spark's client is told Kafka's own keys, kafka-python what they mean. Invariant: what was read of files stays as it is
-until one of them is edited, and then is read again by whoever enters a cluster next.
+Spark's client gets Kafka's own keys, kafka-python their meaning. Invariant: what was read from the files holds until one
+of them is edited; whoever connects next then reads them again.
 """
 
 import ssl
@@ -28,7 +28,7 @@ _VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How one machine enters its clusters; without a file, as anybody, in the clear."""
+    """Login and encryption of one machine towards its clusters; without a file there is neither."""
 
     properties: ClientProperties = field(default_factory=ClientProperties)
     tls: ssl.SSLContext | None = field(default=None, repr=False)
@@ -36,7 +36,7 @@ class Access:
 
     @property
     def has_secrets(self) -> bool:
-        """Whether what Spark is told has a password or a private key in it."""
+        """Whether Spark's options have a password or a private key in them."""
         tls = self.properties.tls
         return self.properties.login is not None or (tls is not None and tls.key is not None)
 
@@ -53,16 +53,16 @@ class Access:
         return config
 
     def spark(self) -> Mapping[str, str]:
-        """Derive the options of Spark's Kafka source: what the file says, under its own names."""
+        """Derive the options of Spark's Kafka source: the file's own keys, behind `kafka.`."""
         return {f"kafka.{key}": value for key, value in self.properties.kafka.items()}
 
 
 OPEN = Access()
-_known: dict[Path, tuple[Access, Mapping[Path, _Stamp | None]]] = {}  # with the files that it was read of
+_known: dict[Path, tuple[Access, Mapping[Path, _Stamp | None]]] = {}  # with the stamps of the files it was read from
 
 
 def read_access(path: Path) -> Access:
-    """Read a properties file, again where it was edited; raise `BadSetting` with all that is wrong, and none of its values."""
+    """Read a properties file, again if it was edited; raise `BadSetting` with all that is wrong, but none of its values."""
     known = _known.get(path)
     if known is not None and all(stamp is not None and _stamp_of(file) == stamp for file, stamp in known[1].items()):
         return known[0]
@@ -74,9 +74,9 @@ def read_access(path: Path) -> Access:
 
 
 def _stamp_of(path: Path) -> _Stamp | None:
-    """Return what tells a file from what it was; none where it cannot be seen, or may be written to at this moment.
+    """Return a stamp that changes when a file does; none if it cannot be seen, or may still be being written.
 
-    Two writes may have one time: of an editor that empties a file, and fills it.
+    Two writes may have the same time: an editor empties a file, then fills it.
     """
     try:
         found = path.stat()
@@ -107,7 +107,7 @@ def _read_access(path: Path) -> tuple[Access, Mapping[Path, _Stamp | None]]:
 
 
 def _without_paths(kafka: Mapping[str, str], tls: Tls, where: str) -> dict[str, str]:
-    """Return what Spark's Kafka client is told with the text of files for their paths: executors may have other disks."""
+    """Return the options of Spark's Kafka client with files' text in place of paths: executors may have other disks."""
     told = {key: value for key, value in kafka.items() if not key.endswith(".location")}
     if tls.trust is not None and tls.trust.location is not None:
         told["ssl.truststore.certificates"] = _read(tls.trust, CERTIFICATE, where)
@@ -118,7 +118,7 @@ def _without_paths(kafka: Mapping[str, str], tls: Tls, where: str) -> dict[str, 
 
 
 def _read_values(file: BinaryIO) -> tuple[dict[str, str], dict[str, int]]:
-    """Read keys with their values and their lines; of a key that stands twice the last counts, as in Java."""
+    """Read keys with their values and their lines; if a key is repeated the last one counts, as in Java."""
     values, lines, line = {}, {}, 1
     for element in javaproperties.parse(file):
         if isinstance(element, javaproperties.KeyValue):
@@ -147,7 +147,7 @@ def _context(tls: Tls, where: str) -> ssl.SSLContext:
             raise _unusable(tls.key, where, reason)
         both = key + _read(tls.chain or tls.key, CERTIFICATE, where)
         try:
-            # OpenSSL takes keys from files only, this one is nobody else's to read; without a password it would ask for one
+            # OpenSSL takes keys from files only: nobody else may read this one; given no password it would prompt for one
             with tempfile.NamedTemporaryFile("w", encoding="ascii") as file:
                 file.write(both)
                 file.flush()
@@ -159,7 +159,7 @@ def _context(tls: Tls, where: str) -> ssl.SSLContext:
 
 
 def _read(pem: Pem, kind: str, where: str) -> str:
-    """Read the blocks of one kind, of which there must be one at least."""
+    """Read the blocks of one kind; raise `BadSetting` if there is none."""
     try:
         text = pem.text if pem.location is None else read_text_file(Path(pem.location))
     except NotText:
@@ -174,7 +174,7 @@ def _read(pem: Pem, kind: str, where: str) -> str:
 
 
 def _said(error: ssl.SSLError) -> str:
-    """Return what OpenSSL calls it, where it says anything."""
+    """Return OpenSSL's name of the error in brackets, if it has one."""
     return f" ({error.reason})" if error.reason else ""
 
 

@@ -1,7 +1,7 @@
 """What the broker says: topic ids, watermarks, timestamps, open transactions, group offsets.
 
-Planning, evidence and administration only: bulk records are Spark's. Invariant: results are keyed by Kafka partition,
-never joined by position; nothing here decides anything.
+For planning, evidence and administration only: Spark reads records in bulk. Invariant: results are keyed by Kafka
+partition, never joined by position; nothing here decides anything.
 """
 
 import time
@@ -51,7 +51,7 @@ from .kafka_log import (
 )
 from .kafka_transactions import OpenTransaction, find_open
 
-PATIENCE_SECONDS = 5.0  # a broker that has not answered by then is not asked for the other topics of its cluster
+PATIENCE_SECONDS = 5.0  # a shared look that takes longer to fail is not followed by a look at each topic
 
 
 class Kafka(Connection):
@@ -60,15 +60,15 @@ class Kafka(Connection):
     def __init__(self, bootstrap_servers: str, **how: Any) -> None:
         super().__init__(bootstrap_servers, **how)
         self._glance = Glance()
-        # by topic and Kafka partition: topic id, the leader epochs then and now, and where the records of the first one end
+        # by topic and Kafka partition: topic id, leader epoch of the head and of now, and where the head's epoch ends
         self._epoch_ends: dict[str, dict[int, tuple[tuple[str, int, int], int]]] = {}
 
     @contextmanager
     def glancing(self, topics: Collection[str]) -> Iterator[None]:
-        """Look at topics at once, in a few requests to each broker; while the context is open, what was seen is the answer.
+        """Look at many topics with a few requests to each broker; answer from what was seen while the context is open.
 
-        What a look at all of them cannot tell is asked of each topic, which says what is wrong with it.
-        Raises `BrokerUnavailable` where no broker answers in time.
+        Topics that the shared look leaves open are asked for one by one, which names what is wrong with each.
+        Raises `BrokerUnavailable` if no broker answers in time.
         """
         began = time.monotonic()
         try:
@@ -81,18 +81,18 @@ class Kafka(Connection):
         try:
             yield
         finally:
-            if self._glance is ours:  # and not that of a tick which has begun meanwhile
+            if self._glance is ours:  # not the glance of a tick that has begun meanwhile
                 self._glance = Glance(timestamps=ours.timestamps)
 
     def look_again(self, topic: str) -> None:
-        """Forget what a glance has seen of a topic: it is asked for."""
+        """Forget what a glance has seen of a topic, so that the broker is asked."""
         self._glance.seen.pop(topic, None)
 
     def read_ids(self, topic: str) -> TopicIds:
-        """Read the ids of a topic, as all leaders of its Kafka partitions have it, and of its cluster.
+        """Read the ids of a topic and of its cluster, on which all leaders of its Kafka partitions agree.
 
-        Brokers too old for ids give none. Raises `UnknownTopic`, `NoLeader` where nobody leads any Kafka partition, and
-        `StaleAnswer` where brokers go on to disagree.
+        Brokers too old for ids give none. Raises `UnknownTopic`, `NoLeader` if no Kafka partition has a leader, and
+        `StaleAnswer` if brokers keep disagreeing.
         """
         seen, began = self._glanced(topic), time.monotonic()
         if seen is not None:
@@ -116,9 +116,9 @@ class Kafka(Connection):
         return self.observe(topic, isolation_level).watermarks
 
     def observe(self, topic: str, isolation_level: str) -> Observation:
-        """Read ids and watermarks of one incarnation of the topic; begins again where it was recreated in between.
+        """Read ids and watermarks of one incarnation of the topic; start over if it was recreated in between.
 
-        Raises `NoLeader` where nobody leads any Kafka partition; those of others are read where nobody leads some.
+        Raises `NoLeader` if no Kafka partition has a leader; if only some have none, the others are read.
         """
         seen, began = self._glanced(topic), time.monotonic()
         if seen is not None:
@@ -139,7 +139,7 @@ class Kafka(Connection):
     def _list_offsets(
         self, topic: str, partitions: Sequence[int], which: OffsetSpec, isolation_level: str
     ) -> dict[int, OffsetAndTimestamp]:
-        """Read an offset of each Kafka partition; the latest is its last stable one, or read uncommitted its high watermark."""
+        """Read an offset of each Kafka partition; `LATEST` is its last stable one, its high watermark if `read_uncommitted`."""
         wanted = {TopicPartition(topic, p): which for p in partitions}
         level = ISOLATION[isolation_level]
         found = self._ask(topic, lambda admin: admin.list_partition_offsets(wanted, isolation_level=level))
@@ -157,7 +157,7 @@ class Kafka(Connection):
         seen = self.observe(topic, policy.isolation_level)
         try:
             epoch_ends = self._read_epoch_ends(topic, log_state, seen)
-        except StaleAnswer:  # another leads since the look that all topics share
+        except StaleAnswer:  # the leader has changed since the shared look
             self.look_again(topic)
             seen = self.observe(topic, policy.isolation_level)
             epoch_ends = self._read_epoch_ends(topic, log_state, seen)
@@ -190,9 +190,9 @@ class Kafka(Connection):
         return TopicState(topic, topic_id, partitions, size, seen.cluster_id, seen.leaderless)
 
     def _read_epoch_ends(self, topic: str, log_state: LogState, seen: Observation) -> dict[int, int]:
-        """Read where the records end that the leaders knew of who moved the heads, of Kafka partitions that others lead now.
+        """Read where the leader epoch that moved each head ends, for Kafka partitions with a newer leader.
 
-        That never changes while a leader leads, so it is asked once.
+        The answer never changes under one leader, so it is asked for once.
         """
         if log_state.topic_id is None or log_state.topic_id != seen.topic_id:
             return {}
@@ -218,9 +218,9 @@ class Kafka(Connection):
         return self.read_offsets_at(topic, marks, policy.start) if isinstance(policy.start, int) else {}
 
     def read_offsets_at(self, topic: str, marks: Mapping[int, Watermarks], moment_ms: int) -> dict[int, int]:
-        """Read of each Kafka partition the first offset with a record of that moment or later; its end where none is.
+        """Read each Kafka partition's first offset with a record of that moment or later; its end if there is none.
 
-        Kafka takes a time before 1970 for a question of another kind: -1 is the end of the log.
+        A time before 1970 is asked for as 0: Kafka takes negative ones for other questions, as -1 for the end of the log.
         """
         specs = {TopicPartition(topic, p): max(0, moment_ms) for p in marks}
         found = self._ask(topic, lambda admin: admin.list_partition_offsets(specs))
@@ -229,9 +229,9 @@ class Kafka(Connection):
         return {p: offset if offset >= 0 else marks[p].end for p, offset in offsets.items()}
 
     def read_timestamps(self, topic: str, offsets: Mapping[int, int], isolation_level: str) -> dict[int, int | None]:
-        """Read of each Kafka partition the timestamp (ms since 1970) of the first record from an offset on, if there is one.
+        """Read the timestamp (ms since 1970) of each Kafka partition's first record from an offset on, if there is one.
 
-        Of a topic that is glanced at, those that were read before are remembered: no record changes.
+        While a topic is glanced at, timestamps that were read before are remembered: records never change.
         """
         seen = self._glance.seen.get(topic)
         if seen is None:
@@ -244,7 +244,7 @@ class Kafka(Connection):
         return known | read
 
     def _read_timestamps(self, topic: str, offsets: Mapping[int, int], isolation_level: str) -> dict[int, int | None]:
-        """Look behind markers, and batches that were aborted or emptied, in as many requests as there are `LOOKS`."""
+        """Look past markers and aborted or emptied batches, with at most one fetch per partition for each of `LOOKS`."""
         times: dict[int, int | None] = {}
         at = {**offsets}
 
@@ -258,23 +258,23 @@ class Kafka(Connection):
         return times
 
     def read_bytes_per_record(self, topic: str, watermarks: Mapping[int, Watermarks] | None = None) -> float | None:
-        """Return the mean size of a record on the broker's disk; none where the topic is empty."""
+        """Return the mean size of a record on the broker's disk in bytes; none if the topic is empty."""
         marks = watermarks or self.read_watermarks(topic, "read_committed")
         found = self.read_bytes_per_offset(topic, marks)
         offsets = {p: marks[p].end - marks[p].earliest for p in found}
         return sum(found[p] * offsets[p] for p in found) / sum(offsets.values()) if found else None
 
     def read_bytes_per_offset(self, topic: str, watermarks: Mapping[int, Watermarks]) -> dict[int, float]:
-        """Return what an offset of each Kafka partition that is not empty takes on a broker's disk, on average.
+        """Return the mean bytes per offset on a broker's disk, of each Kafka partition that is not empty.
 
-        What DeleteRecords has deleted counts as long as its segment is there: the broker does not say where that begins.
+        What DeleteRecords has deleted counts until its segment is gone: the broker does not say where a segment begins.
         """
         sizes = self.read_sizes(topic, sorted(watermarks))
         return {p: sizes.get(p, 0) / (mark.end - mark.earliest) for p, mark in watermarks.items() if mark.end > mark.earliest}
 
     def read_sizes(self, topic: str, partitions: Sequence[int]) -> dict[int, int]:
-        """Read the bytes that each Kafka partition takes on a broker's disk: of its largest replica."""
-        glance = self._glance  # which another may end meanwhile
+        """Read the bytes on disk of each Kafka partition's largest replica."""
+        glance = self._glance  # another thread may end it meanwhile
         if glance.seen.get(topic) is None:
             return self._read_sizes({topic: partitions}).get(topic, {})
         if glance.sizes is None:
@@ -302,9 +302,9 @@ class Kafka(Connection):
     ) -> Iterator[BatchSpan]:
         """Read what the log holds in the sorted intervals `wanted`, batch by batch.
 
-        Intervals that lie close together share a fetch; what lies far between them is not fetched. No batch is
-        decompressed but those of data whose header does not tell enough, as `is_told` has it: they come with offsets.
-        Those behind the last interval are fetched along and not looked into.
+        Intervals that lie close together share a fetch; long stretches between them are not fetched. Only data batches
+        whose header does not tell enough (`is_told` is false) are decompressed, and come with offsets; those behind the
+        last interval, which are fetched along with it, never are.
         """
         reached = 0
         for start, end in wanted:
@@ -319,7 +319,7 @@ class Kafka(Connection):
         return has_untellable(self._read_batches(topic, partition, start, end, isolation_level))
 
     def read_records(self, topic: str, partition: int, start: int, end: int, isolation_level: str) -> Iterator[LogRecord]:
-        """Read the records of an interval of offsets; slowly, for who must see a record that Spark cannot read."""
+        """Read the records of an interval of offsets: slow, for records that Spark cannot read."""
         return read_records(self._read_batches(topic, partition, start, end, isolation_level), start, end)
 
     def is_compacted(self, topic: str) -> bool:
@@ -331,7 +331,7 @@ class Kafka(Connection):
         return read_durability(self._describe(topic).replicas, self.read_config(topic))
 
     def read_config(self, topic: str) -> dict[str, str]:
-        """Read what is used of the topic's configuration, defaults included."""
+        """Read those of the topic's settings that `CONFIGS` names, defaults included."""
         seen = self._glance.seen.get(topic)
         if seen is not None:
             return seen.config
@@ -351,15 +351,15 @@ class Kafka(Connection):
         take: Callable[[TopicPartition, Fetched], T],
         max_bytes: int = FETCH_BYTES,
     ) -> dict[int, T]:
-        """Fetch from an offset of each Kafka partition on: so many bytes of each, and at least one batch."""
+        """Fetch each Kafka partition from an offset on: up to `max_bytes` of each, but at least one batch."""
         level = ISOLATION[isolation_level]
         requests = {TopicPartition(topic, p): fetch_request(topic, p, at, level, max_bytes) for p, at in offsets.items()}
         return self._ask(topic, lambda admin: send_fetches(admin, requests, take))
 
     def read_open_transactions(self, topic: str, now_ms: int) -> list[OpenTransaction]:
-        """Name the transactions that hold back the last stable offset; ask only where it is behind the log's end.
+        """Return the transactions that hold back the last stable offset; ask only where it is behind the log's end.
 
-        One that its coordinator does not know began, as far as anybody can tell, with its first record.
+        A transaction that no coordinator knows is taken to have begun with its first record.
         """
         partitions = self._partitions(topic)
         stable = self._read_ends(topic, partitions, "read_committed")
@@ -399,7 +399,7 @@ class Kafka(Connection):
     def create_topic(self, topic: str, partitions: int, configs: Mapping[str, str] | None = None, *, replicas: int = 1) -> None:
         """Create a topic with `replicas` copies of each Kafka partition and wait until its leaders answer.
 
-        The answer to a request that created it may be lost: a topic that a repeated request finds there is the one.
+        The answer to the request that created it may be lost: a topic that a repeated request finds is taken for it.
 
         Raises:
             Refused: the topic was there before.
@@ -427,16 +427,16 @@ class Kafka(Connection):
         return list((seen.told if seen else self._describe(topic)).leaders)
 
     def _glanced(self, topic: str) -> TopicGlance | None:
-        """Return what a glance has seen of a topic, none where nothing; raise `NoLeader` where that is that nobody leads it."""
+        """Return what a glance has seen of a topic, or none; raise `NoLeader` if it saw no Kafka partition with a leader."""
         seen = self._glance.seen.get(topic)
         if seen is not None and not seen.told.leaders:
             raise self._no_leader(topic, seen.told.leaderless)
         return seen
 
     def _describe_led(self, topic: str, began: float, *, by_some: bool = False) -> Description:
-        """Describe a topic of which somebody leads a Kafka partition; others that change their leader are waited for a moment.
+        """Describe a topic of which some Kafka partition has a leader; wait up to `LEADER_MS` for leaders that move.
 
-        Nobody waits for them who needs `by_some` an answer. Raises `NoLeader`.
+        With `by_some` one leader is enough, and the others are not waited for. Raises `NoLeader`.
         """
         told = self._describe(topic)
         if told.leaders and (by_some or not told.leaderless):
@@ -461,7 +461,7 @@ class Kafka(Connection):
             (found,) = admin.describe_topics([topic])
             error = for_code(found["error_code"])
             if issubclass(error, AuthorizationError | UnknownTopicOrPartitionError):
-                raise error  # which it says in its answer, other than of what it does not do
+                raise error  # the admin client leaves these in its answer
             return Description.of(found)
 
         return self._ask(topic, question)

@@ -32,12 +32,12 @@ T = TypeVar("T")
 
 
 def is_retriable(error: Exception) -> bool:
-    """Return whether Kafka calls an error retriable; that there is no such topic is not waited for."""
+    """Return whether Kafka calls an error retriable; an unknown topic is not waited for."""
     return isinstance(error, KafkaError) and error.retriable and not isinstance(error, UnknownTopicOrPartitionError)
 
 
 def read_refusals(answers: Mapping[TopicPartition, type[KafkaError]]) -> dict[int, str]:
-    """Read from the answers of a group's coordinator which Kafka partitions it refused; raise what may pass."""
+    """Return the Kafka partitions that a group's coordinator refused, and why; raise an error that is retriable."""
     refused = {}
     for tp, answer in sorted(answers.items()):
         if answer is not NoError:
@@ -77,7 +77,7 @@ class Connection:
         self._let_go(self._admin)
 
     def _let_go(self, admin: KafkaAdminClient | None) -> None:
-        """Close a client where it still is the one that is asked: threads share it, and another may have closed it."""
+        """Close a client if it is still the current one: threads share it, and another may have closed it."""
         with self._lock:
             is_asked = admin is self._admin
             if admin is not None and is_asked:
@@ -85,7 +85,7 @@ class Connection:
                 self._admin = None
 
     def _ask(self, topic: str, question: Callable[[KafkaAdminClient], T], attempts: int | None = None) -> T:
-        """Ask the cluster; what Kafka calls retriable is asked again until the time-out, or so many `attempts` are made."""
+        """Ask the cluster; retry what Kafka calls retriable until the time-out, or until `attempts` are used up."""
         retriable = stamina.retry_context(on=is_retriable, timeout=self._timeout_ms / 1000, attempts=attempts, wait_max=1)
         admin = None
         try:
@@ -132,7 +132,7 @@ class Connection:
         raise AssertionError("a retry context ends by returning or raising")
 
     def _call(self, question: Callable[[KafkaAdminClient], T], admin: KafkaAdminClient) -> T:
-        """Put a question to a client; where another thread has closed it meanwhile, that is an error to ask again after."""
+        """Put a question to a client; raise a retriable error if another thread has closed it meanwhile."""
         try:
             return question(admin)
         except RuntimeError as error:  # kafka-python's, of a selector that is closed
@@ -143,14 +143,14 @@ class Connection:
             raise
 
     def check_answers(self) -> None:
-        """Raise `BrokerUnavailable` where no broker lets us in in time, `BrokerRefuses` where one says why not."""
+        """Raise `BrokerUnavailable` if no broker lets us in within the time-out, `BrokerRefuses` if one says why not."""
         self._ask("", lambda _: None, attempts=1)
 
     def _connected(self) -> KafkaAdminClient:
         asked_at = time.monotonic()
         with self._lock:
             if self._admin is None:
-                if self._failed is not None and self._failed[0] > asked_at:  # while this thread waited for the same
+                if self._failed is not None and self._failed[0] > asked_at:  # while this thread waited
                     raise KafkaConnectionError(str(self._failed[1])) from self._failed[1]
                 try:
                     self._admin = self._connect()
@@ -160,7 +160,7 @@ class Connection:
             return self._admin
 
     def _connect(self) -> KafkaAdminClient:
-        if self.access.path is not None:  # whoever logs in is told at once why not
+        if self.access.path is not None:  # a refused login is reported at once
             knock(self.bootstrap_servers, self.access, self._timeout_ms / 1000)
         return KafkaAdminClient(
             bootstrap_servers=self.bootstrap_servers,

@@ -1,9 +1,9 @@
 """Many topics of a cluster seen at once: ids, watermarks and configurations, in a few requests to each broker.
 
-Kafka answers of a thousand Kafka partitions as soon as of one. Invariant: a topic of which the look tells nothing certain
-(created again meanwhile, not allowed) is not among what was seen. Any broker tells metadata, and one that lags
-tells those of a topic that is gone, so ids are asked of who leads a Kafka partition: kafka-python's admin client asks whom it
-likes, and its connection manager is used for that (docs/design/0003).
+Kafka answers for a thousand Kafka partitions as fast as for one. Invariant: a topic about which the look is not certain
+(recreated meanwhile, not allowed) is left out. Any broker answers for metadata, and one that lags still describes a topic
+that is gone, so the leaders of Kafka partitions are asked for ids: kafka-python's admin client picks brokers itself, so its
+connection manager is used (docs/design/0003).
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -24,15 +24,15 @@ ISOLATION = {"read_uncommitted": 0, "read_committed": 1}
 CONFIGS = ("cleanup.policy", "retention.ms", "retention.bytes", "min.insync.replicas", "unclean.leader.election.enable")
 NO_LEADER = -1
 _NO_ID = str(UUID(int=0))  # what brokers before 2.8 are taken to say
-LEADER_MS = 2_000  # for which a leader that moves is waited for
+LEADER_MS = 2_000  # how long to wait for a leader that moves
 Place = tuple[str, str | None, int, int, str]  # topic, its id, Kafka partition, offset, isolation level
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """Ids, watermarks and leader epochs of a topic, all of the same incarnation of it; an epoch may not be known.
+    """Ids, watermarks and leader epochs of one incarnation of a topic; an epoch may be unknown.
 
-    Of `leaderless` Kafka partitions there is none of these.
+    `leaderless` Kafka partitions have neither watermarks nor epochs.
     """
 
     topic_id: str | None
@@ -44,10 +44,9 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What some broker tells of a topic: its id, none where it is too old for one, and who leads each Kafka partition.
+    """One broker's description of a topic: its id, none if the broker is too old for ids, and each Kafka partition's leader.
 
-    `leaderless` are the Kafka partitions that nobody leads. `replicas` is the number of copies of the Kafka partition that has
-    the fewest.
+    `leaderless` are the Kafka partitions without a leader. `replicas` is the smallest number of copies of a Kafka partition.
     """
 
     topic_id: str | None
@@ -66,7 +65,7 @@ class Description:
         return cls(_known_id(answer.get("topic_id")), leaders, replicas, leaderless)
 
     def agreed(self, ids: Collection[TopicIds]) -> Self | None:
-        """Return it with its cluster's id where all who lead agree on the topic's; none where they do not."""
+        """Return it with its cluster's id if all leaders agree on the topic's id; none if they do not."""
         if self.topic_id is None or (self.leaderless and not self.leaders):
             return self
         if {each.topic_id for each in ids} != {self.topic_id} or len({*ids}) > 1:
@@ -76,9 +75,9 @@ class Description:
 
 @dataclass(frozen=True, slots=True)
 class TopicGlance:
-    """What was seen of one topic that is `told` of; `ends` is by isolation level, then by Kafka partition.
+    """What was seen of one topic, described in `told`; `ends` is by isolation level, then by Kafka partition.
 
-    Of Kafka partitions that nobody leads nothing was.
+    Kafka partitions without a leader are in neither `firsts` nor `ends`.
     """
 
     told: Description
@@ -96,9 +95,9 @@ class TopicGlance:
 
 @dataclass(slots=True)
 class Glance:
-    """What is answered from one look: topics by name, sizes by topic and Kafka partition once they were asked for.
+    """Answers of one look: topics by name; sizes by topic and Kafka partition, once they were asked for.
 
-    `known` are timestamps of records that the glance before has used; those that this one uses are in `timestamps`.
+    `known` has the record timestamps that the glance before used, `timestamps` those that this one uses.
     """
 
     seen: dict[str, TopicGlance] = field(default_factory=dict)
@@ -115,7 +114,7 @@ class Glance:
 
 
 def look_at(admin: KafkaAdminClient, topics: Collection[str]) -> dict[str, TopicGlance]:
-    """Look at topics; those of which it is not certain what is so are left out."""
+    """Look at topics; leave out those whose state is not certain."""
     before = _describe(admin, topics)
     partitions = [TopicPartition(topic, p) for topic, told in before.items() for p in told.leaders]
     firsts = _list(admin, partitions, OffsetSpec.EARLIEST, "read_uncommitted")
@@ -133,7 +132,7 @@ def look_at(admin: KafkaAdminClient, topics: Collection[str]) -> dict[str, Topic
 
 
 def _describe(admin: KafkaAdminClient, topics: Collection[str]) -> dict[str, Description]:
-    """Describe the topics on whose id all brokers agree that lead a Kafka partition."""
+    """Describe the topics on whose id all leaders of their Kafka partitions agree."""
     if not topics:
         return {}
     answers = {each["name"]: each for each in admin.describe_topics(sorted(topics)) if not each["error_code"]}
@@ -154,16 +153,16 @@ def _list(
 
 
 def read_configs(admin: KafkaAdminClient, topics: Collection[str]) -> dict[str, dict[str, str]]:
-    """Read what is used of the configurations of topics, defaults included."""
+    """Read those settings of topics that `CONFIGS` names, defaults included."""
     wanted = [ConfigResource(ConfigResourceType.TOPIC, topic, dict.fromkeys(CONFIGS)) for topic in topics]
     found = admin.describe_configs(wanted, config_filter="all")["topic"] if wanted else {}
     return {topic: {name: str(entry["value"]) for name, entry in found[topic].items()} for topic in topics}
 
 
 def read_ids_of_leaders(admin: KafkaAdminClient, leaders: Mapping[str, Iterable[int]]) -> dict[str, set[TopicIds]]:
-    """Return the ids that topics have to those who lead their Kafka partitions.
+    """Return the ids of topics according to the leaders of their Kafka partitions.
 
-    `leaders` is by topic. Each broker is asked once, for all that it leads.
+    `leaders` is by topic. Each broker is asked once, for all topics of which it leads a Kafka partition.
     """
     led: dict[int, list[str]] = {}
     for topic, nodes in leaders.items():
@@ -190,10 +189,10 @@ def read_ids_of_leaders(admin: KafkaAdminClient, leaders: Mapping[str, Iterable[
 def read_epoch_ends(
     admin: KafkaAdminClient, topic: str, leaders: Mapping[int, int], epochs: Mapping[int, tuple[int, int]]
 ) -> dict[int, int]:
-    """Read by Kafka partition where the records of an earlier leader end, as the leader of now has them (KIP-320).
+    """Read for each Kafka partition where the records of an earlier leader epoch end, as the present leader has them (KIP-320).
 
-    `epochs` are that leader's and the present one's. One of whom no record is left is told by the one before. Raises
-    `StaleMetadata` where somebody else leads by now.
+    `epochs` are the earlier and the present one. If no record of an epoch is left, the end is that of the epoch before it.
+    Raises `StaleMetadata` if the leader has changed.
     """
     led: dict[int, list[int]] = {}
     for partition in epochs:

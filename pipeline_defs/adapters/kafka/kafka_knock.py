@@ -1,7 +1,7 @@
-"""Knocking at brokers: one connection by hand, whose end says why a broker does not let us in.
+"""Knocking at brokers: one connection made by hand, to learn why a broker does not let us in.
 
-kafka-python tries until its time is up and then knows that it was; an answer that comes with the connection's end, as
-that to a wrong login does, it drops. Invariant: only what a broker or its certificate says refuses; silence never does.
+kafka-python retries until its time-out and reports only that; it drops an answer that comes as the connection ends, such
+as that to a wrong login. Invariant: only what a broker or its certificate says is a refusal; silence never is.
 """
 
 import socket
@@ -22,15 +22,15 @@ from ...core.errors import BrokerRefuses
 from .access import VARIABLE, Access
 
 SECONDS = 5.0  # for one broker
-_TRIES = 3  # a connection may end before what is said on it arrives
+_TRIES = 3  # a connection may end before the answer on it arrives
 _NO_MECHANISM = "none"
 _CUT_SHORT = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
 
 
 def knock(bootstrap_servers: str, access: Access, timeout_seconds: float) -> str:
-    """Ask one broker after the other until one lets us in, or its time is up; return what speaks otherwise than Kafka.
+    """Ask one broker after the other until one lets us in or time is up; return the servers that do not speak Kafka.
 
-    Raises `BrokerRefuses` where one answers and does not; that none answers is not said here.
+    Raises `BrokerRefuses` if one answers and refuses. That none answers is no error here.
     """
     strangers = list[str]()
     deadline = time.monotonic() + timeout_seconds
@@ -63,7 +63,7 @@ class _Door:
         self._file = access.path or VARIABLE
 
     def try_to_enter(self) -> bool:
-        """Return whether the broker has let us in; raise `BrokerRefuses` where it has said no."""
+        """Return whether the broker has let us in; raise `BrokerRefuses` if it has said no."""
         with socket.create_connection(self._place, self._seconds) as plain:
             if self._access.tls is None:
                 return self._log_in(plain, self._find_tls)
@@ -126,7 +126,7 @@ class _Door:
         return self._refuses(reason, f"correct ssl.keystore in {self._file}, so that an authority of the broker's signed it")
 
     def _find_tls(self) -> None:
-        """Look whether the port speaks TLS: trust nobody, and say nothing but hello."""
+        """Raise `BrokerRefuses` if the port speaks TLS; check no certificate and send nothing but the handshake."""
         anybody = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         anybody.check_hostname, anybody.verify_mode = False, ssl.CERT_NONE
         with socket.create_connection(self._place, self._seconds) as plain:
@@ -139,7 +139,7 @@ class _Door:
         raise self._refuses(f"it speaks TLS, found {self._found}", do)
 
     def _find_plaintext(self) -> None:
-        """Look whether the port answers without TLS; send no login."""
+        """Raise `BrokerRefuses` if the port answers without TLS; send no login."""
         with socket.create_connection(self._place, self._seconds) as plain:
             try:
                 _Talk(plain, self._seconds)
@@ -156,10 +156,10 @@ class _Door:
 
 
 class _Talk:
-    """Asks one thing after the other over a connection, for so many seconds in all; begins with which versions are spoken."""
+    """Requests over one connection, with one deadline for all of them; the first asks which API versions are spoken."""
 
     def __init__(self, sock: socket.socket, seconds: float) -> None:
-        self._deadline = time.monotonic() + seconds  # a socket's own is of one part of an answer
+        self._deadline = time.monotonic() + seconds  # a socket's own time-out starts again with each part of an answer
         self._sock, self._protocol = sock, KafkaProtocol(client_id="offsetlake", receive_message_max_bytes=1_000_000)
         known = self.ask(ApiVersionsRequest(version=0)).api_keys
         self._versions = BrokerVersionData(api_versions={each.api_key: (each.min_version, each.max_version) for each in known})

@@ -22,8 +22,8 @@ from ...core.log.holes import BatchSpan, SpanKind
 from ...core.raw_columns import TIMES_TO_MS
 
 FETCH_BYTES = 1024 * 1024
-SHORTEST_WAIT = 0.1  # seconds, where a quota is used up
-LOOKS = (1, 1, 4 * 1024, 64 * 1024, FETCH_BYTES)  # bytes, and a batch at least, in which a first record is looked for
+SHORTEST_WAIT = 0.1  # seconds, while a quota is used up
+LOOKS = (1, 1, 4 * 1024, 64 * 1024, FETCH_BYTES)  # bytes of each fetch, at least a batch, that looks for a first record
 _DELETE_HORIZON = 0x40  # attribute of a batch with a tombstone or marker that the cleaner has seen (KIP-534)
 _BY_NAME = 12  # the newest Fetch version that names topics; later ones take topic ids
 
@@ -46,10 +46,9 @@ class LogRecord:
 
 @dataclass(frozen=True, slots=True)
 class RecordBatch:
-    """One record batch of the log: what of it evidence needs, and itself.
+    """One record batch of the log, with the span that evidence needs.
 
-    `is_whole` says that it is of today's format, and has the checksum that it names: kafka-python tells only while no record
-    was read.
+    `is_whole` says that it is of today's format and its checksum is right: kafka-python tells only before a record is read.
     """
 
     span: BatchSpan
@@ -57,9 +56,9 @@ class RecordBatch:
     is_whole: bool = False
 
     def look_into(self) -> BatchSpan:
-        """Return the span with the offsets of its records; without them where its compression cannot be undone here.
+        """Return the span with the offsets of its records; without them if the batch cannot be decompressed here.
 
-        Raises `Unavailable` where the batch is damaged.
+        Raises `Unavailable` if the batch is damaged.
         """
         if self.span.offsets is not None:
             return self.span
@@ -69,10 +68,10 @@ class RecordBatch:
             return self.span
 
     def first_time(self, offset: int) -> int | None:
-        """Return the timestamp (ms since 1970) of its first record from an offset on, none where no record is there.
+        """Return the timestamp (ms since 1970) of its first record from an offset on, none if no record is there.
 
-        Kafka's -1 is of a record without one. Where the header tells, as of any batch that no cleaner has seen, it is that of
-        the batch's first record; where the records cannot be read here, it is what the header has.
+        A record without one has Kafka's -1. If the header is enough, as for any batch that no cleaner has seen, it is that of
+        the batch's first record; if the records cannot be read here, it is what the header has.
         """
         batch, span = self.raw, self.span
         if span.offsets is not None:
@@ -89,7 +88,7 @@ class RecordBatch:
 def read_batches(fetch: Callable[[int], Fetched], start: int, end: int) -> Iterator[RecordBatch]:
     """Yield the batches that the log holds from `start` on, until `end` is reached or nothing is left.
 
-    Those that were fetched although they lie behind `end` are yielded too: they may serve the next hole.
+    Batches behind `end` that were fetched along are yielded too: they may explain the next hole.
     """
     at = start
     while at < end:
@@ -133,10 +132,10 @@ def _next_batch(records: MemoryRecords, offset: int) -> Any:
 
 
 def find_first_time(fetched: Fetched, offset: int) -> tuple[int | None, int | None]:
-    """Return the timestamp (ms since 1970) of the first record that a reader sees in what was fetched from an offset on.
+    """Return the timestamp (ms since 1970) of the first record that a reader sees in a fetch from an offset on, and an offset.
 
-    None where there is none or it has none. And the offset from which to look on, none where a record was found, or a reader
-    sees no more.
+    The timestamp is none if there is no record or it has none. The offset is where to look next, none if a record was
+    found or the reader sees no more.
     """
     reached = offset
     for batch in read_batches(lambda _: fetched, offset, offset + 1):
@@ -148,10 +147,10 @@ def find_first_time(fetched: Fetched, offset: int) -> tuple[int | None, int | No
 
 
 def _time_of(batch: DefaultRecordBatch, delta: int) -> int:
-    """Return a record's time, as Kafka's own reader does: by its delta to the header's first time, whatever that stands for.
+    """Return a record's time as Kafka's own reader does: its delta to the header's first time, whatever that stands for.
 
-    The broker's time is the header's greatest, and its first one the producer's; behind a delete horizon the first one is that
-    horizon.
+    If the broker sets the time, it is the header's greatest: the first is still the producer's. In a batch with a delete
+    horizon the first time is that horizon.
     """
     return int(batch.max_timestamp if batch.timestamp_type == batch.LOG_APPEND_TIME else batch.first_timestamp + delta)
 
@@ -159,8 +158,8 @@ def _time_of(batch: DefaultRecordBatch, delta: int) -> int:
 def _find_records(batch: DefaultRecordBatch) -> Iterator[tuple[int, int, int]]:
     """Yield offset and timestamp (ms since 1970) of each record of a batch, and where in its buffer the rest of it begins.
 
-    kafka-python takes a header's key for UTF-8, and Kafka takes any bytes. Raises `UnsupportedCodecError`, and `Unavailable`
-    where the batch is not as its header says.
+    Records are not left to kafka-python, which takes header keys for UTF-8: Kafka takes any bytes. Raises
+    `UnsupportedCodecError`, and `Unavailable` if the batch is not as its header says.
     """
     try:
         iter(batch)  # decompresses
@@ -182,16 +181,16 @@ def _find_records(batch: DefaultRecordBatch) -> Iterator[tuple[int, int, int]]:
 
 
 def _legacy(batch: Any) -> RecordBatch:
-    """Return a message set of before Kafka 0.11: its header has neither its first offset nor a count, so it is read.
+    """Read a message set from before Kafka 0.11, whose header has neither its first offset nor a count.
 
-    Brokers take no such message any more from 4.0 on, and still send what lies on their disks (KIP-724).
+    Brokers from 4.0 on accept no such message, but still send what lies on their disks (KIP-724).
     """
     try:
         if not batch.validate_crc():
             raise CorruptRecordError("its checksum is another one")
         offsets = tuple(record.offset for record in batch)
         span = BatchSpan(offsets[0], offsets[-1] + 1, SpanKind.DATA, len(offsets), offsets)
-    except Exception as error:  # each codec has errors of its own, which may say what was to be decompressed
+    except Exception as error:  # each codec has errors of its own, which may quote the data
         what = str(error) if isinstance(error, KafkaError) else type(error).__name__
         raise Unavailable(
             f"records of Kafka's message format {batch.magic} behind offset {batch.base_offset} cannot be read: {what}; what "
@@ -202,9 +201,9 @@ def _legacy(batch: Any) -> RecordBatch:
 
 
 def has_untellable(batches: Iterable[RecordBatch]) -> bool:
-    """Return whether some record has a time that no column can hold: Spark reads none of that time.
+    """Return whether some record has a time that no column can hold, which Spark cannot read.
 
-    Where its batch cannot be decompressed here its header may tell; of a damaged one, or of an old format, nothing is known.
+    If a batch cannot be decompressed here, only its header is asked; damaged batches and those of an old format are not.
     """
     return any(abs(time) > TIMES_TO_MS for batch in batches if batch.is_whole for time in _times_of(batch.raw))
 
@@ -217,9 +216,9 @@ def _times_of(batch: DefaultRecordBatch) -> Sequence[int]:
 
 
 def read_records(batches: Iterable[RecordBatch], start: int, end: int) -> Iterator[LogRecord]:
-    """Yield the records in `[start, end)` that are no aborted transaction's.
+    """Yield the records in `[start, end)`, without those of aborted transactions.
 
-    Raises `Unavailable` where a batch is damaged, of an old format, or compressed by what cannot be undone here.
+    Raises `Unavailable` if a batch is damaged, of an old format, or compressed by a codec that is missing here.
     """
     for batch in batches:
         if batch.span.kind is SpanKind.DATA and batch.span.start < end:
@@ -254,7 +253,7 @@ def _damaged(batch: DefaultRecordBatch, why: str) -> Unavailable:
 
 
 def _read_body(data: Any, at: int) -> tuple[bytes | None, bytes | None, Headers]:
-    """Return key, value and headers of a record whose key's length is at some place of a batch."""
+    """Return key, value and headers of a record; `at` is where its key's length begins."""
 
     def read_bytes(at: int) -> tuple[bytes | None, int]:
         length, at = decode_varint(data, at)
@@ -299,11 +298,11 @@ def fetch_request(topic: str, partition: int, offset: int, isolation_level: int,
 def send_fetches(
     admin: KafkaAdminClient, requests: Mapping[TopicPartition, FetchRequest], take: Callable[[TopicPartition, Fetched], T]
 ) -> dict[int, T]:
-    """Send fetches of one topic to who leads its partitions; return what `take` makes of each answer, of which few are kept.
+    """Send fetches of one topic to the leaders of its Kafka partitions; return what `take` makes of each answer.
 
-    Offsets that the log does not hold are answered with no records. Who leads is asked once; then they go one after another,
-    as kafka-python refuses a sixth while five are on their way. A quota that is used up is waited for, within the time that
-    one request has.
+    Answers themselves are not kept. Offsets that the log does not hold are answered with no records. Leaders are asked for
+    once; then fetches go one after another, as kafka-python refuses a sixth while five are in flight. A used-up quota is
+    waited for, within one request's time-out for all of them.
     """
     deadline = monotonic() + admin.config["request_timeout_ms"] / 1000
 
@@ -314,7 +313,7 @@ def send_fetches(
                 while not (told := await admin._manager.send(requests[each], node_id=node)).responses:
                     seconds = max(told.throttle_time_ms / 1000, SHORTEST_WAIT)
                     if monotonic() + seconds > deadline:
-                        admin._manager.close(node)  # kafka-python asks nothing more of it for so long, as all share it
+                        admin._manager.close(node)  # else it takes no request for so long, and all share it
                         raise _throttled(admin, node, each, seconds)
                     await admin._net.sleep(seconds)
                 answer = told.responses[0].partitions[0]

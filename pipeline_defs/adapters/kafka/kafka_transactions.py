@@ -1,7 +1,7 @@
 """Open transactions of a Kafka topic: who holds back what, and whether anybody can still end them.
 
-kafka-python's `find_hanging_transactions` looks only among those that a coordinator knows; one that is lost to its
-coordinator, which is what hangs for ever, it never finds. Invariant: one that has ended meanwhile is never named.
+kafka-python's `find_hanging_transactions` looks only among those that a coordinator knows, so it misses those that their
+coordinator has lost, which hang for ever. Invariant: a transaction that has ended meanwhile is never named.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from kafka import KafkaAdminClient, TopicPartition
 from kafka.admin import TransactionDescription, TransactionState
 from kafka.errors import TransactionalIdNotFoundError
 
-OVERDUE_SECONDS = 300  # behind its own time-out, as Kafka's own tool has it
+OVERDUE_SECONDS = 300  # past the transaction's time-out, as in Kafka's own tool
 _RUNNING = {
     TransactionState.ONGOING,
     TransactionState.PREPARE_COMMIT,
@@ -22,9 +22,9 @@ _RUNNING = {
 
 @dataclass(frozen=True, slots=True)
 class OpenTransaction:
-    """A transaction that holds back the last stable offset of a Kafka partition, and the `held_offsets` that follow.
+    """A transaction that holds back the last stable offset of a Kafka partition, by `held_offsets` offsets.
 
-    `hanging` says why nobody will end it, none where its producer or its coordinator still can.
+    `hanging` says why nobody will end it; none if its producer or its coordinator still can.
     """
 
     partition: int
@@ -39,7 +39,7 @@ class OpenTransaction:
 def find_open(admin: KafkaAdminClient, topic: str, high_watermarks: Mapping[int, int], now_ms: int) -> list[OpenTransaction]:
     """Find the open transactions of some Kafka partitions, given with their high watermarks.
 
-    The log is asked before and after the coordinators: what both of its answers have, and no coordinator, hangs.
+    The log is asked before and after the coordinators: what both its answers have is open, and hangs if no coordinator has it.
     """
     partitions = [TopicPartition(topic, p) for p in sorted(high_watermarks)]
     before = _read_open(admin, partitions)
@@ -76,7 +76,7 @@ def _read_open(admin: KafkaAdminClient, partitions: Sequence[TopicPartition]) ->
 
 
 def _describe(admin: KafkaAdminClient, producer_ids: set[int]) -> dict[int, tuple[str | None, TransactionDescription | None]]:
-    """Read the transactional id of each producer, and what its coordinator says of it; none where it has forgotten."""
+    """Read the transactional id of each producer, and what its coordinator says of it; none if it has forgotten."""
     found: dict[int, tuple[str | None, TransactionDescription | None]] = {}
     for listings in admin.list_transactions(producer_id_filters=sorted(producer_ids)).values():
         for listing in listings:

@@ -16,7 +16,7 @@ Sent = tuple[int, int, int]
 
 
 class Operations:
-    """Does to the topics of one cluster what their owners do: deletes, alters and fills them."""
+    """What owners do to the topics of one cluster: delete, alter and fill them."""
 
     def __init__(self, bootstrap_servers: str, access: Access = OPEN) -> None:
         self.bootstrap_servers = bootstrap_servers
@@ -31,7 +31,7 @@ class Operations:
         return KafkaProducer(bootstrap_servers=self.bootstrap_servers, acks="all", linger_ms=20, **self._entry, **config)
 
     def begin_transaction(self, transactional_id: str, **config: Any) -> KafkaProducer:
-        """Open a producer whose transaction has begun; what becomes of that is the caller's."""
+        """Open a producer and begin a transaction, which the caller ends."""
         producer = self.producer(transactional_id=transactional_id, **config)
         producer.init_transactions()
         producer.begin_transaction()
@@ -43,7 +43,7 @@ class Operations:
             admin.delete_topics([topic])
 
     def add_partitions(self, topic: str, total: int) -> None:
-        """Have a topic have more Kafka partitions."""
+        """Raise the number of a topic's Kafka partitions to `total`."""
         with self.admin() as admin:
             admin.create_partitions({topic: total})
             admin.wait_for_topics([topic])
@@ -59,13 +59,13 @@ class Operations:
             admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, dict(configs))])
 
     def delete_group(self, group: str) -> None:
-        """Delete a consumer group with its offsets; there may be none."""
+        """Delete a consumer group with its offsets, if there is one."""
         with self.admin() as admin:
             if group in {found["group_id"] for found in admin.list_groups()}:
                 admin.delete_groups([group])
 
     def read_records(self, topic: str, partition: int) -> list[Any]:
-        """Read all records that a plain consumer gets of a Kafka partition now, in order."""
+        """Read all records of a Kafka partition that a plain consumer gets now, in order."""
         place = TopicPartition(topic, partition)
         with KafkaConsumer(
             bootstrap_servers=self.bootstrap_servers, isolation_level="read_committed", enable_auto_commit=False, **self._entry

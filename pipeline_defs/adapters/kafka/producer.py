@@ -40,7 +40,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Guarantees:
-    """What a producer asks of the broker, in kafka-python's words; raises `BadSetting` for what cannot be had together.
+    """What a producer asks of the broker, in kafka-python's words; raises `BadSetting` for settings that contradict each other.
 
     | acks | acknowledged means |
     |---|---|
@@ -48,7 +48,7 @@ class Guarantees:
     | `1` | the leader has it; lost with the leader, where no follower has fetched it yet |
     | `all` | every replica in sync has it, at least `min.insync.replicas` of them |
 
-    Idempotence is on where nothing else is asked for and `acks` is `all`: a record that is sent again stands once.
+    Idempotence is the default with `acks=all`: a record that is sent again is stored once.
     """
 
     acks: Acks = "all"
@@ -82,7 +82,7 @@ class Guarantees:
 def read_jsonl(path: Path, key_field: str | None, timestamp_field: str | None = None) -> Iterator[Record]:
     """Read records from JSON lines, gzipped or not: each line is a value, one of its fields the key.
 
-    Raises `Refused` with the line that is not one JSON object, or lacks a field; its contents are not said.
+    Raises `Refused` with the number of a line that is not one JSON object, or lacks a field; its contents are not shown.
     """
     fields = "".join(f" with a field {field}" for field in (key_field, timestamp_field) if field)
     for number, line in _read_lines(path):
@@ -104,14 +104,14 @@ def read_jsonl(path: Path, key_field: str | None, timestamp_field: str | None = 
 
 
 def read_raw(path: Path, separator: bytes = b"\t") -> Iterator[Record]:
-    """Read a record from each line as it is, whatever it holds: key, separator, value; without one the line is a value."""
+    """Read each line's bytes as they are, as a record: key, separator, value; a line without separator is a value."""
     for _, line in _read_lines(path):
         key, found, value = line.partition(separator) if separator else (b"", b"", line)
         yield Record(key, value) if found else Record(None, line)
 
 
 def _read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines of a file, gzipped or not, each with its number; raises `Refused` where the file ends too early."""
+    """Yield the lines of a file, gzipped or not, each with its number; raises `Refused` if the file ends too early."""
     opener = gzip.open if path.suffix == ".gz" else open
     number = 0
     try:
@@ -129,7 +129,7 @@ def _refuse_constant(name: str) -> None:
 
 
 def _timestamp(found: object) -> int:
-    """Return a timestamp in ms since 1970; refuses what no Kafka record can have."""
+    """Return a timestamp in ms since 1970; refuse what no Kafka record can have."""
     if isinstance(found, int | str) and not isinstance(found, bool):
         with suppress(ValueError):
             moment = int(found)
@@ -139,7 +139,7 @@ def _timestamp(found: object) -> int:
 
 
 class _Tally:
-    """Counts what a producer was given and what of it was acknowledged, told so on the producer's own thread."""
+    """Counts of the records sent and acknowledged; acknowledgements come on the producer's own thread."""
 
     def __init__(self, topic: str, progress: Callable[[int], None]) -> None:
         self.sent = 0
@@ -149,7 +149,7 @@ class _Tally:
         self._progress = progress
 
     def send(self, producer: KafkaProducer, record: Record) -> None:
-        """Hand one record to the producer; raise `Refused` where it is larger than a request may be."""
+        """Hand one record to the producer; raise `Refused` if it is larger than a request may be."""
         try:
             future = producer.send(
                 self._topic, key=record.key, value=record.value, partition=record.partition, timestamp_ms=record.timestamp_ms
@@ -167,7 +167,7 @@ class _Tally:
             self._progress(self.sent)
 
     def told(self, guarantees: Guarantees) -> str:
-        """Return in words what became of the records that were handed over so far."""
+        """Return in words what became of the records sent so far."""
         if guarantees.transactional_id is not None:
             lost = self.sent - self.acknowledged
             return f"{counted(self.acknowledged, 'record')} before it committed, {lost} of its transaction aborted"
@@ -191,11 +191,11 @@ def produce(
 ) -> int:
     """Produce records and return how many were acknowledged: all of them, else it raises and says how many were not.
 
-    With a transactional id it is how many are committed; what fails aborts the open transaction. With `acks=0` it is
-    how many were sent. Raises `BrokerUnavailable`, and `Refused` where reading the records does, with what was sent before.
+    With a transactional id it returns how many are committed, and a failure aborts the open transaction; with `acks=0`
+    how many were sent. Raises `BrokerUnavailable`, and `Refused` if reading the records does, with what was sent before.
     """
     tally = _Tally(topic, progress)
-    if access.path is not None:  # whoever logs in is told at once why not
+    if access.path is not None:  # a refused login is reported at once
         knock(bootstrap_servers, access, BOOTSTRAP_SECONDS)
     try:
         producer = KafkaProducer(
@@ -226,7 +226,7 @@ def produce(
 
 
 def _send_all(producer: KafkaProducer, records: Iterable[Record], tally: _Tally, guarantees: Guarantees) -> None:
-    """Send records; in transactions what fails aborts the open one and leaves the committed ones."""
+    """Send records; a failure aborts the open transaction and leaves the committed ones."""
     is_transactional, each = guarantees.transactional_id is not None, guarantees.records_per_transaction
     committed, is_open, is_answering = 0, False, True
     try:
@@ -253,7 +253,7 @@ def _send_all(producer: KafkaProducer, records: Iterable[Record], tally: _Tally,
 
 
 def _abort(producer: KafkaProducer) -> bool:
-    """Abort the open transaction and say whether the broker has answered: kafka-python alone would wait for ever."""
+    """Abort the open transaction and return whether the broker answered: kafka-python alone would wait for ever."""
     answered = threading.Event()
 
     def abort() -> None:

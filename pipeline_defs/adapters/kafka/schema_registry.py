@@ -1,7 +1,7 @@
-"""A Schema Registry, through confluent-kafka's own client: schemas by id and by subject, with what they refer to.
+"""A Schema Registry, through confluent-kafka's own client: schemas by id and by subject, with those they refer to.
 
-Only reads. Invariants: what has an id never changes, so it is asked for once; a subject's latest version is asked for anew; no
-answer is believed for its status alone, and only the registry's own words say that there is no such schema.
+Only reads. Invariants: the schema of an id never changes, so it is asked for once; a subject's latest version is asked for
+each time; no answer is believed for its status alone: only the registry's own error codes say that there is no such schema.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ LONGEST = 300  # characters of an address and of what is answered there
 class Registered:
     """A schema as the registry has it; `kind` is AVRO, PROTOBUF or JSON.
 
-    `references` are the texts that it refers to, by the names that it uses; one that another refers to stands before that.
+    `references` are the texts of the schemas that it refers to, by the names that it uses; each stands behind its own.
     """
 
     id: int
@@ -51,7 +51,7 @@ class Registered:
 
 @cache
 def connect(url: str, login: RegistryLogin = ANYBODY) -> Registry:
-    """Return the registry at `url`; one for the life of the process, with all that was read of it. Raises `BadSetting`."""
+    """Return the registry at `url`, one for the life of the process, which keeps what it has read. Raises `BadSetting`."""
     return Registry(url, login)
 
 
@@ -83,7 +83,7 @@ class Registry:
         session.event_hooks["response"] = [self._look]
 
     def _refuse_open_login(self, login: RegistryLogin) -> None:
-        """Refuse to send a login in the clear to another machine; Basic is but another spelling of it."""
+        """Refuse to send a login in the clear to another machine: Basic authentication does not encrypt it."""
         for each in self.url.split(",") if login.user else ():
             address = urlsplit(each.strip())
             if address.scheme.lower() != "https" and not is_this_machine(address.hostname or ""):
@@ -111,9 +111,9 @@ class Registry:
         return self._registered(found.schema_id, found.schema)
 
     def read_schema(self, schema_id: int) -> Registered | None:
-        """Return the schema of an id, or none where the registry has none.
+        """Return the schema of an id, or none if the registry has none.
 
-        Raises `UnusableSchema` where it cannot be had whole, and `RegistryUnavailable`.
+        Raises `UnusableSchema` and `UnknownSubject` if what it refers to cannot be had, and `RegistryUnavailable`.
         """
         found = self._ask(partial(self._client.get_schema, schema_id), _has_schema)
         return None if found is None else self._registered(schema_id, found)
@@ -131,12 +131,12 @@ class Registry:
     def _read_references(
         self, what: str, schema: Schema, above: tuple[tuple[str, int], ...], seen: set[tuple[str, int]]
     ) -> Iterator[tuple[str, str]]:
-        """Yield what a schema refers to, what that refers to before it; the client keeps what was answered once."""
+        """Yield name and text of the schemas that one refers to, dependencies first; the client caches answers."""
         for reference in schema.references or ():
             subject, version = str(reference.subject), reference.version or 1
             if (subject, version) in above:
                 raise unusable_schema(what, f"version {version} of subject {subject} refers to itself")
-            # whoever refers to a version means it, also where it was deleted since
+            # a reference means its version even if that was deleted since
             found = self._ask(partial(self._client.get_version, subject, version, deleted=True), _has_version)
             if found is None:
                 raise UnknownSubject(
@@ -152,7 +152,7 @@ class Registry:
             yield str(reference.name), found.schema.schema_str or ""
 
     def _ask(self, question: Callable[[], Result], is_whole: Callable[[Result], bool]) -> Result | None:
-        """Ask the registry; return none where it says, itself, that there is no such thing."""
+        """Ask the registry; return none if its own error code says that there is no such thing."""
         import httpx2
         from confluent_kafka.schema_registry import SchemaRegistryError
 
@@ -174,7 +174,7 @@ class Registry:
             raise self._unavailable(reason) from error
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
             wrong = f"{type(error).__name__} in reading it"
-        self._client.clear_caches()  # type: ignore[no-untyped-call] # or it would say so again once the registry is mended
+        self._client.clear_caches()  # type: ignore[no-untyped-call] # else the bad answer outlives the registry's repair
         raise self._unavailable(f"answers {self._answered}, {EXPECTED}: {wrong}")
 
     def _refused(self, status: int) -> RegistryUnavailable:
@@ -190,7 +190,7 @@ class Registry:
         )
 
     def _look(self, response: httpx2.Response) -> None:
-        """Note what is answered, before its body is read."""
+        """Note where an answer comes from, its status and its content type, before its body is read."""
         kind = response.headers.get("content-type", "").partition(";")[0] or "no content type"
         to = response.headers.get("location")
         asked = without_login(str(response.request.url))
