@@ -1,6 +1,6 @@
-"""Whether Parquet files hold equal rows; where not, what differs first, in words without any value.
+"""Comparing the rows of Parquet files: what differs first, in words without any value.
 
-A NaN is equal to the same NaN. A column that a file lacks is null in all of its rows: another version wrote it.
+A NaN is equal to the same NaN. A column that a file lacks is null in all of its rows: another version wrote the file.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,9 +16,9 @@ from .parquet import conform, read_columns, rows_of_ranges
 
 
 def differing_rows(landed: File, read_again: File, *, as_landed: bool = False) -> str | None:
-    """Compare two files row by row; none where the rows are equal, else what differs first.
+    """Compare two files row by row; none if the rows are equal, else what differs first.
 
-    `as_landed` leaves out the columns that the landed file does not have: the version that landed it did not know them.
+    `as_landed` leaves out the columns that the landed file lacks: the version that landed it did not know them.
     """
     before, after = read_columns(landed), read_columns(read_again)
     lacking = [name for name in after.column_names if as_landed and name not in before.column_names]
@@ -26,7 +26,7 @@ def differing_rows(landed: File, read_again: File, *, as_landed: bool = False) -
 
 
 def count_alone(rows: pa.Table, file: File | None) -> int | None:
-    """Count the rows at offsets of which a file, where there is one, has none; none where it has the same rows."""
+    """Count the rows at offsets that a file lacks, all of them without a file; none if it has the same rows."""
     if file is None:
         return rows.num_rows or None
     others = read_columns(file)
@@ -36,7 +36,7 @@ def count_alone(rows: pa.Table, file: File | None) -> int | None:
 
 
 def differing_range(file: File, offsets: OffsetRange, other: File) -> str | None:
-    """Compare the rows that a file has of a range, in the columns of another file, with that; as `differing_rows`."""
+    """Compare a file's rows of a range with another file, in the columns of the latter; return as `differing_rows` does."""
     after = read_columns(other)
     found = rows_of_ranges(read_columns(file), [offsets]).sort_by("offset")
     try:
@@ -46,9 +46,9 @@ def differing_range(file: File, offsets: OffsetRange, other: File) -> str | None
 
 
 def rows_beyond(file: File, other: File, *, in_common: bool = False) -> str | None:
-    """Return which rows of a file another one does not have, with equal values; none where it has each of them.
+    """Return which rows of a file another one lacks or has with other values; none if it has each of them as it is.
 
-    They are compared in the columns of the file, or in those that both have `in_common`: an earlier version knew fewer.
+    They are compared in the columns of the first file, or in those that both have `in_common`: an earlier version knew fewer.
     """
     before, after = read_columns(file), read_columns(other)
     names = [name for name in before.column_names if not in_common or name in after.column_names]
@@ -64,7 +64,7 @@ def rows_beyond(file: File, other: File, *, in_common: bool = False) -> str | No
 
 
 def _widen(one: pa.Table, other: pa.Table) -> tuple[pa.Table, pa.Table]:
-    """Return both with each column that either has: null where the version that wrote it did not know the column."""
+    """Return both tables with the columns of either: null if the version that wrote the rows did not know the column."""
     columns = {field.name: field for field in (*other.schema, *one.schema)}
     one, other = (
         conform(rows, pa.schema([rows.schema.field(name) if name in rows.column_names else columns[name] for name in columns]))
@@ -74,7 +74,7 @@ def _widen(one: pa.Table, other: pa.Table) -> tuple[pa.Table, pa.Table]:
 
 
 def _columns_of(rows: pa.Table) -> str:
-    """Return names and types: not what may be null, which each column may be where Spark has read it from a file."""
+    """Return names and types, but not nullability: whatever Spark reads from a file may be null."""
     return ", ".join(f"{field.name}: {field.type}" for field in rows.schema)
 
 
@@ -93,9 +93,9 @@ def _differing(before: pa.Table, after: pa.Table) -> str | None:
 
 
 def differing_from_all(originals: Sequence[File], merged: File) -> str | None:
-    """Compare a file with others one after the other, column by column; none where it has just their rows, in order.
+    """Compare a merged file with its originals, column by column; none if it has just their rows, in their order.
 
-    A column that one of the others does not have is to be null.
+    A column that an original lacks must be null in its rows.
     """
     schema = pq.read_schema(source(merged))
     for original in originals:
@@ -105,9 +105,9 @@ def differing_from_all(originals: Sequence[File], merged: File) -> str | None:
 
 
 def differing_in_any_order(originals: Sequence[File], merged: File) -> str | None:
-    """Compare a file with others, column by column; none where it has just their rows, in whatever order, in wider columns.
+    """Compare a merged file with its originals, column by column; none if it has just their rows, in any order.
 
-    No row may be in them twice: generation, Kafka partition and offset say which one it is.
+    Its columns may be of wider types. No row may be there twice: generation, Kafka partition and offset identify it.
     """
     expected, found = _order([*originals]), _order([merged])
     if len(expected) != len(found):
@@ -124,14 +124,14 @@ def differing_in_any_order(originals: Sequence[File], merged: File) -> str | Non
 
 
 def _order(files: Sequence[File]) -> pa.Array:
-    """Return in which order the rows of some files, one after the other, are sorted by where they stand in Kafka's log."""
+    """Return the indices that sort the rows of some files, one after the other, by their place in Kafka's log."""
     place = ("generation", "partition", "offset")
     rows = pa.concat_tables([read_columns(file, *place) for file in files])
     return pc.sort_indices(rows, [(name, "ascending") for name in place])
 
 
 def _column(field: pa.Field, files: Sequence[File], names: Sequence[Sequence[str]]) -> pa.ChunkedArray:
-    """Read a column of some files, one after the other, each of which has the columns `names`; null where it is not there."""
+    """Read a column of some files, one after the other; null for a file that lacks it, by its columns in `names`."""
     chunks = list[pa.Array]()
     for file, there in zip(files, names, strict=True):
         if field.name in there:
@@ -142,7 +142,7 @@ def _column(field: pa.Field, files: Sequence[File], names: Sequence[Sequence[str
 
 
 def _differing_column(field: pa.Field, originals: Sequence[File], merged: File) -> str | None:
-    """Compare one column batch by batch: neither file's is ever held whole."""
+    """Compare one column batch by batch: no file's column is ever held whole."""
     name, batches = field.name, _column_batches(merged, field)
     found: pa.Array = pa.nulls(0)
     for original in originals:
@@ -187,7 +187,7 @@ def _is_equal_array(one: pa.Array, other: pa.Array) -> bool:
 
 
 def _bits(kind: pa.DataType) -> pa.DataType:
-    """Return the type with integers of the same bits in the place of fractions, at any depth."""
+    """Return the type with integers of the same width in place of floating-point numbers, at any depth."""
     if pa.types.is_floating(kind):
         return {16: pa.int16(), 32: pa.int32(), 64: pa.int64()}[kind.bit_width]
     if pa.types.is_struct(kind):

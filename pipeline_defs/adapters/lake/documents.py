@@ -1,7 +1,7 @@
 """The documents of a lake that are read and committed one by one: plan steps, manifests, accepted losses, claims.
 
-Each is put if absent and is immutable, so what was read is kept, and read once. Invariant: what is kept is what was last seen
-to be there: somebody may delete an object, and another one be written in its place; it may be as large.
+Each is put if absent and is immutable, so it is read once and kept in memory. Invariant: what is kept is what was last seen
+in the lake: somebody may delete an object, and another one of the same size be written in its place.
 """
 
 from collections import defaultdict
@@ -24,26 +24,26 @@ T = TypeVar("T")
 
 
 class Kept(Generic[T]):
-    """Documents of one kind by their paths, each until another object is seen there, or none.
+    """Documents of one kind by their paths, each kept until another object, or none, is seen there.
 
-    They are kept by folder, which is the first two names of a path: a tree and a topic.
+    They are kept by folder: the first two names of a path, a tree and a topic.
     """
 
     def __init__(self, read: Callable[[str], T]) -> None:
         self._read = read
         self._seen: dict[str, Mapping[str, str]] = {}
         self._kept: dict[str, dict[str, tuple[str, T]]] = defaultdict(dict)
-        self.reads = 0  # as long as it stays, each document is the one that it was
+        self.reads = 0  # while it stays the same, so does each document
 
     def see(self, folder: str, seen: Mapping[str, str]) -> None:
-        """Forget what is not as it was seen now: path and version of each object that matters, as `Store.versions`."""
+        """Forget what differs from what is `seen` now: path and version of each object that matters, as of `Store.versions`."""
         self._seen[folder] = seen
         kept = self._kept[folder]
         for path in [each for each, (version, _) in list(kept.items()) if version != seen.get(each)]:
             kept.pop(path, None)
 
     def get(self, path: str) -> T:
-        """Return a document, read now where it is not kept."""
+        """Return a document; read it if it is not kept."""
         folder = _folder(path)
         found = self._kept[folder].get(path)
         if found is None:
@@ -53,12 +53,12 @@ class Kept(Generic[T]):
         return found[1]
 
     def read_seen(self, folder: str, seen: Mapping[str, str]) -> list[T]:
-        """Return the documents that were seen now in a folder, in that order; those anew that are not as they were before."""
+        """Return the documents that are `seen` now in a folder, in that order; read those that are new or have changed."""
         self.see(folder, seen)
         return [self.get(path) for path in seen]
 
     def read_anew(self, path: str) -> T:
-        """Return a document as it is now."""
+        """Read a document as it is now, kept or not."""
         self._kept[_folder(path)].pop(path, None)
         return self.get(path)
 
@@ -69,7 +69,7 @@ def _folder(path: str) -> str:
 
 
 class Documents:
-    """Reads and commits the documents of one lake; what it has read of immutable objects, and their lists, is kept."""
+    """Documents of one lake, to be read and committed; what was read of immutable objects, and their lists, is kept."""
 
     def __init__(self, root: str, memory: LakeMemory | None = None) -> None:
         self.store = open_store(root)
@@ -100,19 +100,19 @@ class Documents:
         return self.store.folders("plan")
 
     def put_step(self, step: PlanStep) -> bool:
-        """Put a step, where there is none of its number yet; return whether it was put."""
+        """Put a step if there is none of its number yet; return whether it was put."""
         answer = self.store.put_new(step_path(step.topic, step.seq), step.to_json(), "staging/plan")
         self._remember(step.topic)
         return answer is Answer.COMMITTED
 
     def has_step(self, step: PlanStep) -> bool:
-        """Return whether a step that was read still is in the log, looked up now: neither gone nor another one."""
+        """Return whether a step that was read still is in the log now: neither gone nor replaced."""
         path = step_path(step.topic, step.seq)
         data = self.store.get(path)
         return data is not None and PlanStep.from_json(data, self.store.url(path)) == step
 
     def landed_topics(self) -> tuple[str, ...]:
-        """Read the topics that anything was ever landed of, whether a defs.yaml names them or not."""
+        """Read the topics of which anything was ever landed, whether a defs.yaml names them or not."""
         return self.store.folders("manifests")
 
     def read_manifests(self, topic: str) -> Mapping[OffsetRange, Manifest]:
@@ -132,7 +132,7 @@ class Documents:
         return known
 
     def newest(self, manifest: Manifest) -> Manifest:
-        """Read the newest manifest of a range: itself where it was neither replaced nor dropped."""
+        """Read the newest manifest of a manifest's range: itself if it was neither replaced nor dropped."""
         while following := self._following(manifest):
             manifest = following
         return manifest
@@ -142,7 +142,7 @@ class Documents:
         return self._manifests.get(path) if self.store.exists(path) else None
 
     def earlier(self, manifest: Manifest) -> Iterator[Manifest]:
-        """Yield the manifests of a range before one, the last one first; one that somebody deleted is passed over."""
+        """Yield the manifests of a range before one, the newest first; skip one that somebody deleted."""
         for serial in reversed(range(manifest.serial)):
             path = manifest_path(manifest.topic, manifest.offsets, serial)
             if self.store.exists(path):
@@ -173,7 +173,7 @@ class Documents:
         return {each.offsets: each for each in self._acceptances.read_seen(folder, self.store.versions(folder))}
 
     def commit_acceptance(self, acceptance: Acceptance) -> bool:
-        """Record that a loss is accepted; false where somebody did before."""
+        """Record that a loss is accepted; return false if somebody did before."""
         path = f"{range_path('accepted', acceptance.topic, acceptance.offsets)}.json"
         return self.store.put_new(path, acceptance.to_json(), "staging/accept") is Answer.COMMITTED
 
@@ -191,9 +191,9 @@ class Documents:
         return self._claims.read_anew(path)
 
     def is_published(self, manifest: Manifest) -> bool:
-        """Return whether the file under the final name is the manifest's, as far as its size says, or was dropped from there.
+        """Return whether the file under the final name is the manifest's, by its size, or was dropped from there.
 
-        The file of an earlier revision may have the same size; until it is exchanged the staged one is there.
+        The file of an earlier revision may have the same size; until that is exchanged, the manifest's staged file exists.
         """
         if manifest.file is None:
             return True
@@ -201,22 +201,22 @@ class Documents:
         return (is_there and not (manifest.revision and self._is_staged(manifest))) or self.is_dropped(manifest)
 
     def is_dropped(self, manifest: Manifest) -> bool:
-        """Return whether the manifest's file was dropped, be it gone already or not."""
+        """Return whether the manifest's file was dropped, gone already or not."""
         following = None if manifest.is_dropped else self._following(manifest)
         return manifest.is_dropped or (following is not None and following.is_dropped)
 
     def own_path(self, manifest: Manifest) -> str | None:
-        """Return where the manifest's file is published; none where it was dropped, and the raw table has its rows."""
+        """Return where the manifest's file is published; none if it was dropped, and the raw table has its rows."""
         path = published_path(manifest)
         return path if self.store.exists(path) or not self.is_dropped(manifest) else None
 
     def publish(self, manifest: Manifest, staged: str | None = None, *, mend: bool = False) -> Manifest | None:
-        """Make the manifest's file stand under its final name; return the manifest whose file stands there then.
+        """Publish the manifest's file under its final name; return the manifest whose file is there afterwards.
 
-        That is this one, or a later revision; none where nothing could be published, since the staged file is gone. `staged`
-        is where the bytes are staged, if not where the manifest says. A free name is taken by the first revision with
-        put-if-absent; else the file is exchanged in one step: for another revision's, for one of another size, or, to `mend`
-        it, of another digest. What was dropped and has gone is not brought back.
+        That is this one or a later revision; none if nothing could be published, since the staged file is gone. `staged`
+        is where the bytes are staged, if not where the manifest says. The first revision takes a free name by put-if-absent;
+        else the file there is exchanged in one step if it is another revision's, of another size or, to `mend` it, of another
+        digest. A file that was dropped and is gone is not brought back.
         """
         self.delete_given_up(manifest)
         if manifest.file is not None and not manifest.is_dropped:
@@ -227,22 +227,22 @@ class Documents:
         return newest if self.is_published(newest) else None
 
     def _show(self, manifest: Manifest, file: StagedFile, staged: str, *, mend: bool) -> None:
-        """Give a staged file its final name, where that is free, or has not the manifest's file."""
+        """Give a staged file its final name, unless the manifest's file has that already."""
         path, guard = published_path(manifest), manifest_path(manifest.topic, manifest.offsets, 0)
         is_first, is_due = manifest.revision == 0, partial(self._is_due, manifest)
-        with suppress(FileNotFoundError):  # another has published it, or it is gone: what stands there says which
+        with suppress(FileNotFoundError):  # another has published it, or it is gone: the file there tells which
             if is_first and not mend:
                 answer = self.store.publish(staged, path, guard=guard, is_due=is_due)
                 if answer is Answer.COMMITTED or self.store.size(path) == file.bytes:
                     return
             self.store.exchange(staged, path, guard=guard, is_due=is_due)
             if not is_first and staged != file.path and not self.is_replaced(manifest):
-                self.store.delete(file.path)  # torn, or it would have been published: it is not owed any more
+                self.store.delete(file.path)  # torn, else it would have been published; needed no more
 
     def delete_given_up(self, manifest: Manifest) -> None:
-        """Delete what is under names that drops have given up, and what was staged for them, so that nobody publishes it late.
+        """Delete files under names that drops have given up, and what was staged for them, so that nobody publishes it late.
 
-        Anybody may, at any time: no manifest publishes anything there again.
+        That is safe at any time: no manifest publishes anything there again.
         """
         if manifest.is_dropped and manifest.file is not None:
             self.store.delete(manifest.file.path)

@@ -1,4 +1,4 @@
-"""Makes a Parquet footer canonical, so that the same rows are the same bytes whatever process wrote them.
+"""Canonical Parquet footers, so that the same rows are the same bytes whatever process wrote them.
 
 parquet-java lists a column's encodings in the order of a hash set of enums, which differs from JVM to JVM; nothing
 else in a file of ours does (docs/design/0002). Sorting that list in place changes no length and no meaning.
@@ -42,7 +42,7 @@ def _read(file: BinaryIO, path: Path) -> tuple[int, bytearray]:
 
 
 class _Walk:
-    """Walks a struct in Thrift's compact protocol and finds where the encodings lie; everything else is passed over."""
+    """Walk over a struct in Thrift's compact protocol that finds where the encodings lie and skips everything else."""
 
     def __init__(self, data: bytes | bytearray) -> None:
         self._data = data

@@ -1,10 +1,10 @@
-"""What a lake says of its plan logs beside their steps: what the steps before one come to, and the newest one begun.
+"""What a lake notes of its plan logs beside their steps: what the steps before one come to, and the newest one begun.
 
     frontier/<topic>/<seq20>.<time13>.json     what the steps before that one come to, made at that time (ms since 1970)
-    frontier/<topic>/none                      says that there is to be none
-    begun/<topic>/<seq20>.<digest16>           empty; put before anything of that step is
+    frontier/<topic>/none                      empty; while it is there, the topic has no frontier document
+    begun/<topic>/<seq20>.<digest16>           empty; put before anything else of that step
 
-Frontier documents are found newest first, and deleted once newer ones do all that they did.
+Frontier documents are read newest first, and deleted once newer ones serve in their place.
 """
 
 import re
@@ -18,12 +18,12 @@ from ...core.log.settling import LONGEST_RUN_SECONDS, reopens
 from ...core.offsets import OFFSET_DIGITS
 from .documents import Documents, Kept
 
-Begun = tuple[int, str]  # a step's number, and the name that says so
+Begun = tuple[int, str]  # a step's number, and its name in `begun/`
 _NAME = re.compile(rf"(\d{{{OFFSET_DIGITS}}})\.[0-9a-f]{{16}}", re.ASCII)
 
 
 class Frontiers:
-    """Reads and writes the frontier documents of one lake."""
+    """Frontier documents of one lake."""
 
     def __init__(self, lake: Documents) -> None:
         self._lake = lake
@@ -34,7 +34,7 @@ class Frontiers:
         return next(self.read(topic), None) is not None
 
     def read(self, topic: str, before_ms: int | None = None) -> Iterator[Frontier]:
-        """Yield the documents of a topic that can be read, the newest first, or those that were made before a time."""
+        """Yield the readable documents of a topic, the newest first, or only those that were made by a time."""
         seen = self._lake.store.versions(f"frontier/{topic}")
         if _none_of(topic) in seen:
             return
@@ -45,28 +45,28 @@ class Frontiers:
                 yield found
 
     def goes_on(self, log: PlanLog) -> bool:
-        """Return whether another document may be made of a log: there are to be some, and that of its base is not forgotten."""
+        """Return whether another document may be made of a log: its base is not forgotten, or without one, not for good."""
         if log.base is not None:
             return self._lake.store.exists(_path(log.base))
         return not self._lake.store.exists(_none_of(log.topic))
 
     def forget(self, topic: str, *, for_good: bool = False) -> None:
-        """Delete the documents of a topic: all of its history is read until there is another one, or for good."""
+        """Delete the documents of a topic: its whole history is read until there is another one, or for good."""
         if for_good:
             self._lake.store.put_new(_none_of(topic), b"", "staging/frontier")
         for path in self._list(topic):
             self._lake.store.delete(path)
 
     def forget_reopened(self, step: PlanStep) -> None:
-        """Delete the documents that are not true any more once a step says what it reopens: it may be lost."""
+        """Delete the documents that a step makes untrue by what it reopens: the step itself may get lost."""
         for each in self.read(step.topic):
             if reopens(step, each):
                 self._lake.store.delete(_path(each))
 
     def put(self, frontier: Frontier) -> None:
-        """Write a document, and delete those that nobody asks for any more.
+        """Write a document, and delete those that nobody needs any more.
 
-        They are older than one that is an hour old, or of a longer log, as it was before it was restored.
+        These are older than one that is an hour old, or of a longer log from before a restore.
         """
         own = _path(frontier)
         self._lake.store.put_new(own, frontier.to_json(), "staging/frontier")
@@ -93,22 +93,22 @@ def _path(frontier: Frontier) -> str:
 
 
 class BegunSteps:
-    """Reads and writes the names in `begun/` of one lake."""
+    """Names in `begun/` of one lake."""
 
     def __init__(self, lake: Documents) -> None:
         self._lake = lake
 
     def list(self, topic: str) -> list[Begun]:
-        """List the steps of which something may be there."""
+        """List the steps of which the lake may have something."""
         names = (path.rpartition("/")[2] for path in self._lake.store.list(f"begun/{topic}"))
         return sorted((int(found[1]), name) for name in names if (found := _NAME.fullmatch(name)))
 
     def put(self, step: PlanStep) -> None:
-        """Say that something of a step may be there from now on."""
+        """Note that the lake may have something of a step from now on."""
         self._lake.store.put_new(f"begun/{step.topic}/{_name(step)}", b"", "staging/begun")
 
     def delete_old(self, topic: str, begun: Iterable[Begun]) -> None:
-        """Delete names of steps that are lost and did nothing, where no run may be at them any more."""
+        """Delete names of lost steps that did nothing, once no run can be at work on them any more."""
         store = self._lake.store
         now_ms = store.clock_ms()
         for each in begun:
@@ -117,12 +117,12 @@ class BegunSteps:
                 self.delete(topic, each)
 
     def delete(self, topic: str, begun: Begun) -> None:
-        """Delete a name: another one says more."""
+        """Delete a name that is needed no more."""
         self._lake.store.discard(f"begun/{topic}/{begun[1]}")
 
 
 def is_of(begun: Begun, step: PlanStep | None) -> bool:
-    """Return whether a name is of a step, by its digest; it is of none where there is none."""
+    """Return whether a name is that of a step, by its digest; false without a step."""
     return step is not None and begun[1] == _name(step)
 
 

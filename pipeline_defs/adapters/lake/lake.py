@@ -5,13 +5,13 @@
     plan/<topic>/<seq20>.json                                 the plan log
     frontier/<topic>/<seq20>.<time13>.json                    what the steps before one come to; anybody may delete them
     accepted/<topic>/g0/p0003/<start20>-<end20>.json          losses that a person accepted
-    claims/<topic>/g0/p0003/<start20>-<end20>.json            who may read a range, where it is read at most once
-    begun/<topic>/<seq20>.<digest16>                          the newest step of which anything above may be there
+    claims/<topic>/g0/p0003/<start20>-<end20>.json            which attempt reads a range under `at_most_once`
+    begun/<topic>/<seq20>.<digest16>                          the newest step of which there may be anything of the above
     staging/<attempt>/...                                     visible to nobody
 
 Under `at_least_once` data files are `<start20>-<end20>.<attempt>.parquet`; what is landed after a drop is
-`<start20>-<end20>.d001.parquet`. Every object is immutable, so what was read once is kept; only a data file that is not its
-newest manifest's is exchanged, in one step, and one that was dropped is deleted.
+`<start20>-<end20>.d001.parquet`. Every object is immutable, so it is read once and kept in memory; only a data file that is
+not its newest manifest's is exchanged, in one step, and one that was dropped is deleted.
 """
 
 import re
@@ -38,13 +38,13 @@ from .lake_memory import LakeMemory
 from .layout import given_up_paths, manifest_path, published_path, range_of, range_path, step_path
 
 STEP = re.compile(rf"\d{{{OFFSET_DIGITS}}}\.json", re.ASCII)
-SEEN_SECONDS = 60.0  # for which nobody restores a backup and lands on beside a process that reads
+SEEN_SECONDS = 60.0  # after which a backup may have been restored and landed on, so checks are made anew
 SHOWN = 3  # names in a message
-STEPS_AHEAD = 8  # that are looked up at once; one that is missing among them is a hole
-ROW = 8  # names in a row, from which on a listing costs less than as many lookups
+STEPS_AHEAD = 8  # steps that are looked up at once; one that is missing among them is a hole
+ROW = 8  # consecutive names from which on a listing costs less than as many lookups
 T = TypeVar("T")
 _Groups = Sequence[tuple[Callable[[Sequence[str]], dict[str, str]], Sequence[OffsetRange]]]
-"""Ranges, each few by how their names are looked up."""
+"""Ranges, grouped by the function that looks up their names."""
 
 
 class Lake(Documents):
@@ -59,22 +59,22 @@ class Lake(Documents):
         self._recents: dict[str, tuple[tuple[object, ...], Coverage]] = {}
         self._serials: dict[str, Mapping[OffsetRange, int]] = {}  # of the newest manifests
         self._newest_steps: dict[str, tuple[PlanStep | None, float]] = {}  # by topic, the last one seen here, and when
-        self._looked_at: set[str] = set()  # topics that are known to have all that was landed before their ends
-        self._judged: dict[str, set[Begun]] = {}  # by topic, names in `begun/` for which nothing was found lost
+        self._looked_at: set[str] = set()  # topics of which nothing was found beyond the end of the log
+        self._judged: dict[str, set[Begun]] = {}  # by topic, names in `begun/` that were checked without finding a lost step
 
     def check_present(self, asked: str | None = None) -> None:
-        """Refuse a lake that has nothing planned, where Dagster's home remembers topics of it; raise `LakeUnavailable`.
+        """Raise `LakeUnavailable` if the lake has nothing planned although Dagster's home remembers topics of it.
 
-        It names the topic that was asked for, where that is one of them.
+        The error names the topic that was `asked` for, if that is one of them.
         """
         topics = self._memory.topics() if self._memory else ()
         if self._memory and topics and not self.planned_topics():
             self._memory.refuse_missing(asked if asked in topics else topics[0])
 
     def read_plan_log(self, topic: str) -> PlanLog:
-        """Read and check the whole log; raises `BrokenPlanLog` where it does not tile.
+        """Read and check the whole log; raise `BrokenPlanLog` if it does not tile.
 
-        That its newest steps are not lost is known to `coverage`, which has what they planned beside it.
+        It does not notice that the newest steps are lost; `coverage` does, as it also reads what was landed of them.
         """
         listed = self._list_steps(topic)
         seen, log = self._logs.get(topic, ({}, PlanLog(topic)))
@@ -85,7 +85,7 @@ class Lake(Documents):
         return log
 
     def _see(self, log: PlanLog) -> None:
-        """Note the newest step of a log; judge it anew where the one noted before is gone, by a backup say, or was long ago."""
+        """Note the newest step of a log; check the log anew if the step noted before is gone (a backup, say) or long ago."""
         known, at = self._newest_steps.get(log.topic, (None, 0.0))
         now = _uptime()
         if now - at > SEEN_SECONDS or (known is not None and not log.has(known)):
@@ -94,9 +94,9 @@ class Lake(Documents):
         self._newest_steps[log.topic] = next(iter(log.steps[-1:]), None), now
 
     def _list_steps(self, topic: str) -> dict[str, str]:
-        """List the objects of a log with their versions; refuse what is no step.
+        """List the objects of a log with their versions; raise `BrokenPlanLog` if one is no step.
 
-        A copy that somebody made of a step, or renamed, must not be passed over: it may be the step.
+        A step that somebody has copied or renamed must not be passed over: it may be the only one.
         """
         prefix = f"plan/{topic}/"
         found = self.store.versions(f"plan/{topic}")
@@ -111,17 +111,17 @@ class Lake(Documents):
         return found
 
     def commit_step(self, step: PlanStep) -> bool:
-        """Add a step to the log; false where another planner was there first: read the log and plan again."""
+        """Add a step to the log; return false if another planner was first: read the log and plan again."""
         is_put = self.put_step(step)
         if is_put:
             self._newest_steps[step.topic] = step, _uptime()
         return is_put
 
     def still_ends(self, log: PlanLog) -> bool:
-        """Return whether a log that was read still ends there, looked up now, so that a step may be written after it.
+        """Return whether a log that was read still ends there now, so that a step may be written after it.
 
-        What is kept of one that does not is read anew; which step is begun is written again where somebody has deleted that.
-        Raise `BrokenPlanLog` where the log has lost its newest steps.
+        If it does not, what is kept of it in memory is forgotten. A name in `begun/` that somebody has deleted is put again.
+        Raises `BrokenPlanLog` if the log has lost its newest steps.
         """
         if not all(map(self.has_step, log.steps[-1:])):
             self._steps.see(f"plan/{log.topic}", {})  # what is kept of it is not what is there
@@ -130,10 +130,10 @@ class Lake(Documents):
         begun = [each for each in self._begun.list(log.topic) if each not in judged]
         elsewhere = self._find_elsewhere(log, begun)
         if elsewhere or self._may_have_beyond(log, begun):
-            for read in (self.recent, self.coverage):  # the whole history only where nobody has planned meanwhile
+            for read in (self.recent, self.coverage):  # the whole history only if nobody has planned meanwhile
                 if read(log.topic).log.steps[-1:] != log.steps[-1:]:
                     return False
-            if elsewhere:  # a step that is not there did something: what a document left out may not be settled any more
+            if elsewhere:  # a step that is lost did something: what a document sums up may no longer be settled
                 self.frontiers.forget(log.topic)
                 judged |= elsewhere
                 self._begun.delete_old(log.topic, elsewhere)
@@ -143,9 +143,9 @@ class Lake(Documents):
         return True
 
     def begin(self, log: PlanLog, steps: Iterable[PlanStep]) -> None:
-        """Say that something of these steps of a log is about to be in the lake, before it is; raise `BrokenPlanLog`.
+        """Note in `begun/` that something of these steps is about to be written; raise `BrokenPlanLog` if a step is lost.
 
-        Whoever plans finds by one name, however long the history is, that they are lost, or that others stand in their place.
+        By one name, however long the history is, a planner then notices that these steps are lost or were replaced.
         """
         newest, begun = max(steps, key=lambda step: step.seq), self._begun.list(log.topic)
         elsewhere = self._find_elsewhere(log, begun)
@@ -153,14 +153,14 @@ class Lake(Documents):
             self.coverage(log.topic)
         if all(seq < newest.seq for seq, _ in {*begun} - elsewhere):
             self._begun.put(newest)
-        for each in {*begun} - elsewhere:  # those others say that a step is lost, to whoever plans next
+        for each in {*begun} - elsewhere:  # names elsewhere stay: they tell the next planner that a step is lost
             if each[0] < newest.seq:
                 self._begun.delete(log.topic, each)
 
     def _find_elsewhere(self, log: PlanLog, begun: Sequence[Begun]) -> set[Begun]:
-        """Find what was begun of steps that are not in a log: later ones, or others of these numbers.
+        """Find the names in `begun/` of steps that are not in a log: later ones, or others with the same numbers.
 
-        One that its base sums up is read for that.
+        A step that the base of the log sums up is read for that.
         """
         steps: dict[int, PlanStep | None] = {step.seq: step for step in log.steps}
         for seq, _ in begun:
@@ -170,10 +170,10 @@ class Lake(Documents):
         return {each for each in begun if not is_of(each, steps.get(each[0]))}
 
     def _may_have_beyond(self, log: PlanLog, begun: Sequence[Begun]) -> bool:
-        """Return whether a log that was read by a frontier document has lost steps that no name in `begun/` tells of.
+        """Return whether a log read from a frontier document has lost steps that no name in `begun/` tells of.
 
-        Somebody has deleted the name; or the lake is a backup that was made while it was written, which a process looks for the
-        first time that it is asked.
+        Either somebody has deleted the name, or the lake is a backup that was made during writes; a process looks for that
+        the first time that it is asked.
         """
         if log.base is None:
             return False
@@ -196,12 +196,12 @@ class Lake(Documents):
         return False
 
     def coverage(self, topic: str) -> Coverage:
-        """Read the log, the manifests and the published files of a topic; raises `BrokenPlanLog` where a step is lost.
+        """Read the log, the manifests and the published files of a topic; raise `BrokenPlanLog` if a step is lost.
 
-        Raises `LakeUnavailable` where there is nothing of a topic that Dagster's home remembers.
+        Raises `LakeUnavailable` if there is nothing of a topic that Dagster's home remembers.
 
-        Files are listed first and the log last: what is published had its manifest before, and what has a manifest, a claim
-        or an acceptance was planned before. What went from `data/` was dropped before, so the manifest that says so is found.
+        Files are listed first and the log last: a published file had its manifest before, and a range with a manifest, claim
+        or acceptance was planned before. A file gone from `data/` was dropped before, so the manifest that says so is found.
         """
         files = self.store.list(f"data/{topic}")
         manifests, accepted, claims = self.read_manifests(topic), self.read_accepted(topic), self.read_claims(topic)
@@ -226,7 +226,7 @@ class Lake(Documents):
         claims: Mapping[OffsetRange, Claim],
         files: dict[str, int],
     ) -> Coverage:
-        """Hold what was read of a topic together; what has changed since `files` were read is read again."""
+        """Assemble the coverage of a topic from what was read; look up again what has changed since `files` were listed."""
         owed = [each for each in manifests.values() if _is_owed(each, files)]
         unfinished = frozenset(manifest.offsets for manifest in owed if self._is_staged(manifest))
         files |= self._read_sizes(files, owed)  # published since they were listed, and then its staged file deleted
@@ -242,7 +242,7 @@ class Lake(Documents):
             if offsets is None:
                 strays.append(path)
             elif owner is None and offsets in unfinished and path in given_up_paths(manifests[offsets]):
-                continue  # it goes before the file of the next revision is published
+                continue  # deleted before the file of the next revision is published
             elif attempt or (owner is None and offsets in manifests):
                 doubles[path] = offsets
             else:
@@ -250,11 +250,10 @@ class Lake(Documents):
         return Coverage(log, manifests, published, tuple(strays), accepted, claims, doubles, unfinished)
 
     def recent(self, topic: str, since_ms: int | None = None) -> Coverage:
-        """Read what of a topic is not settled, by the names that its plan gives; all of it where no frontier document helps.
+        """Read what of a topic is not settled, by the names that its plan gives; all of it if no frontier document helps.
 
-        It is what `coverage` gives, but for the files that no range owns, for what was found wrong of the ranges that a
-        document sums up, and for steps that are lost: `still_ends` refuses these before another step is written. What has
-        happened since `since_ms` is in it.
+        Unlike `coverage` it leaves out the files that no range owns, what is wrong with ranges that a document sums up, and
+        lost steps, which `still_ends` refuses before another step is written. What has happened since `since_ms` is in it.
         """
         for frontier in self.frontiers.read(topic, since_ms):
             found = self._read_from(topic, frontier)
@@ -263,9 +262,9 @@ class Lake(Documents):
         return self.coverage(topic)
 
     def around(self, topic: str, partition: int, offset: int, generation: int | None = None) -> Coverage:
-        """Read a coverage of a topic that has the link of an offset, where there is one; by default of the open generation.
+        """Read a coverage of a topic that has the link of an offset, if there is one; by default of the open generation.
 
-        Of an old one the step is found by halving the log: heads only ever move on, and each 32nd step has all of them.
+        The step of an old link is found by bisecting the log: heads only move forward, and each 32nd step has all of them.
         """
         recent = self.recent(topic)
         base = recent.log.base
@@ -291,7 +290,7 @@ class Lake(Documents):
         return found if found is not None else self.coverage(topic)
 
     def _read_from(self, topic: str, frontier: Frontier) -> Coverage | None:
-        """Read what a frontier document keeps, and what came since; none where it does not go with the log."""
+        """Read what a frontier document keeps, and what came since; none if it does not match the log."""
         steps = self._read_newer(topic, frontier)
         if steps is None:
             return None
@@ -299,7 +298,7 @@ class Lake(Documents):
         is_same = coverage is not None and coverage.log.base == frontier and coverage.log.steps == steps
         try:
             log = coverage.log if coverage is not None and is_same else PlanLog(topic, steps, frontier)
-        except BrokenPlanLog:  # of the document, or of the log: the whole says
+        except BrokenPlanLog:  # in the document or in the log: reading all of the log tells
             return None
         self._see(log)
         newer = [offsets for offsets, step in log.ranges.items() if step.seq >= frontier.seq]
@@ -309,7 +308,7 @@ class Lake(Documents):
         published = self._find(topic, "data", groups)
         manifests, accepted = self._read_manifests_of(topic, groups), self.read_accepted(topic)
         names = [published_path(each) for each in manifests.values() if each.named_after or each.drop]
-        published |= self.store.find(names)  # which a range alone does not tell
+        published |= self.store.find(names)  # these do not follow from the range alone
         files = {path: size_in(version) for path, version in published.items()}
         claims = self._read_claims_of(topic, [(find, [o for o in of if o not in manifests]) for find, of in groups])
         found = published, manifests, accepted, claims
@@ -322,7 +321,7 @@ class Lake(Documents):
         return coverage
 
     def _read_newer(self, topic: str, frontier: Frontier) -> tuple[PlanStep, ...] | None:
-        """Read the steps that a frontier document keeps, and those from it on; none where it does not go with this log."""
+        """Read the steps that a frontier document keeps, and those from it on; none if it does not match this log."""
         rows, others = split_rows(sorted(frontier.kept), lambda one, other: one + 1 == other)
         seen = self.store.find([step_path(topic, seq) for seq in others])
         for row in rows:
@@ -371,10 +370,9 @@ class Lake(Documents):
         return {claim.offsets: claim for claim in self._claims.read_seen(f"claims/{topic}", seen)}
 
     def move_frontier(self, coverage: Coverage, now_ms: int, longest_ms: int, waiting: Collection[OffsetRange] = ()) -> bool:
-        """Write the next frontier document of a topic that has a plan log, where it is due; return whether it was.
+        """Write the next frontier document of a topic that has a plan log, if it is due; return whether it was.
 
-        An attempt lasts `longest_ms` at most: for so long what was reopened is not summed up. Nor are ranges summed up that are
-        `waiting`.
+        An attempt lasts `longest_ms` at most: what was reopened is not summed up for so long, nor are ranges in `waiting`.
         """
         frontier = sum_up(coverage, now_ms, longest_ms, waiting)
         if frontier is None or not self.frontiers.goes_on(coverage.log):
@@ -383,12 +381,12 @@ class Lake(Documents):
         return True
 
     def coverage_of(self, topic: str, keys: Sequence[str]) -> Coverage:
-        """Read a coverage of a topic that has the ranges of some keys: of what is not settled, where these are of that."""
+        """Read a coverage of a topic that has the ranges of some keys: the recent one if it has them all, else the whole."""
         recent = self.recent(topic)
         return recent if all(parse_key(key) in recent.log.ranges for key in keys) else self.coverage(topic)
 
     def _refuse_missing(self, topic: str) -> None:
-        """Refuse to begin a topic of which there was something: what was dropped is in the raw table alone."""
+        """Refuse to begin a topic of which there was something before: rows of dropped files are in the raw table alone."""
         if self._memory:
             self._memory.refuse_missing(topic)
         table = f"tables/raw/{topic}"
@@ -401,24 +399,24 @@ class Lake(Documents):
             )
 
     def _read_sizes(self, files: Mapping[str, int], manifests: Iterable[Manifest]) -> dict[str, int]:
-        """Read the sizes that published files have now, of those manifests that a listing does not bear out."""
+        """Read the present sizes of the published files of manifests that disagree with a listing."""
         unlike = (published_path(each) for each in manifests if files.get(published_path(each)) != _bytes(each))
         sizes = {path: self.store.size(path) for path in unlike}
         return {path: size for path, size in sizes.items() if size is not None}
 
     def _find_gone(self, files: Mapping[str, int], manifests: Iterable[Manifest]) -> list[str]:
-        """Find which files with names that were given up are gone since they were listed."""
+        """Find the files with given-up names that are gone since they were listed."""
         given_up = (path for each in manifests if each.drop for path in given_up_paths(each))
         return [path for path in given_up if path in files and not self.store.exists(path)]
 
 
 def _uptime() -> float:
-    """Return seconds of a clock that nobody sets and that goes on while the machine sleeps, where it has one."""
+    """Return the seconds of a clock that nobody sets and that, where there is one, runs on while the machine sleeps."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
 def split_rows(items: Iterable[T], follows: Callable[[T, T], bool]) -> tuple[list[list[T]], list[T]]:
-    """Return of sorted items those that lie in rows of `ROW` at least, by row, and the others."""
+    """Split sorted items into rows of at least `ROW` consecutive ones, and all others."""
     found: list[list[T]] = []
     for each in items:
         if found and follows(found[-1][-1], each):
@@ -429,13 +427,13 @@ def split_rows(items: Iterable[T], follows: Callable[[T, T], bool]) -> tuple[lis
 
 
 def _goes_with(frontier: Frontier, steps: Sequence[PlanStep]) -> bool:
-    """Return whether a document was made of the log with these steps, and is still true of it."""
+    """Return whether a document was made from the log with these steps, and still holds for it."""
     kept = (step for step in steps if step.seq < frontier.seq)
     return digest_of(kept) == frontier.steps_sha256 and not needs_whole(frontier, steps)
 
 
 def _last_settled(frontier: Frontier) -> int:
-    """Return the number of the last step of which a document sums up ranges, so that they are landed; -1 where of none."""
+    """Return the number of the last step of which a document sums up ranges, which are therefore landed; -1 if none is."""
     return next((seq for seq in reversed(range(frontier.seq)) if frontier.sums_up_any_of(seq)), -1)
 
 
@@ -445,7 +443,7 @@ def _seq_of(path: str) -> int:
 
 
 def _is_owed(manifest: Manifest, files: Mapping[str, int]) -> bool:
-    """Return whether neither this list nor the manifest says that its file is published, or dropped from there."""
+    """Return whether a manifest's file may not be published yet: neither `files` nor the manifest shows it, or its drop."""
     if manifest.file is None or manifest.is_dropped:
         return False
     return bool(manifest.revision) or files.get(published_path(manifest)) != _bytes(manifest)

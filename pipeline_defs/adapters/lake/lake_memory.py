@@ -1,7 +1,7 @@
 """What a Dagster home remembers: of which topics something was planned or landed, and in which lake.
 
 A lake that is gone (its folder deleted, its mount missing, its path mistyped) looks like one that is new; this tells them
-apart. Invariant: a topic is remembered after it is in the lake, so that no crash makes a lost lake of a new one.
+apart. Invariant: a topic is remembered after it is in the lake, so that no crash makes a new lake look lost.
 """
 
 import uuid
@@ -10,7 +10,7 @@ from pathlib import Path
 from ...core.errors import LakeUnavailable
 from ..store.disk import Disk
 
-FOLDER = "known_topics"  # in Dagster's home: who deletes that has no history that a new lake would contradict
+FOLDER = "known_topics"  # in Dagster's home: deleting that deletes the history, too, that a new lake would contradict
 
 
 class LakeMemory:
@@ -40,13 +40,13 @@ class LakeMemory:
         self._remembered.add(topic)
 
     def topics(self) -> tuple[str, ...]:
-        """Return the topics that are remembered, sorted; other files, as a file browser leaves them, are none."""
+        """Return the topics that are remembered, sorted; skip other files, such as a file browser leaves."""
         folder = self._disk.root / FOLDER
         names = sorted(each.name for each in folder.iterdir() if each.is_file()) if folder.is_dir() else ()
         return tuple(name for name in names if self._read(name))
 
     def refuse_missing(self, topic: str) -> None:
-        """Refuse a lake that has nothing of a topic, where the topic is remembered: it is not a new lake."""
+        """Refuse a lake that has nothing of a topic if the topic is remembered: it is not a new lake."""
         before = self._read(topic)
         if not before:
             return
@@ -60,7 +60,7 @@ class LakeMemory:
         )
 
     def _read(self, topic: str) -> str | None:
-        """Return the lake that a topic was last in, none where it is not remembered: what is no text is not of this class."""
+        """Return the lake that a topic was last in, none if it is not remembered; a file that is no text is somebody else's."""
         try:
             return (self._disk.root / FOLDER / topic).read_text(encoding="utf-8")
         except (FileNotFoundError, UnicodeDecodeError):

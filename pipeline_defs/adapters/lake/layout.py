@@ -1,4 +1,4 @@
-"""The names of the objects of a range: what a path says, and where each lies below the lake's root."""
+"""The paths of a range's objects below the lake's root, made and parsed."""
 
 import re
 
@@ -14,12 +14,12 @@ def step_path(topic: str, seq: int) -> str:
 
 
 def range_path(tree: str, topic: str, offsets: OffsetRange) -> str:
-    """Return where something of a range lies in a tree, without what its name ends with."""
+    """Return where an object of a range lies in a tree, without the ending of its name."""
     return f"{tree}/{topic}/{offsets.folder}/{offsets.stem}"
 
 
 def data_path(topic: str, offsets: OffsetRange) -> str:
-    """Return where the published file of a range lies, below the lake's root, for which there can be one only."""
+    """Return where the published file of a range lies, below the lake's root, if there can be only one."""
     return f"{range_path('data', topic, offsets)}.parquet"
 
 
@@ -29,7 +29,7 @@ def published_path(manifest: Manifest) -> str:
 
 
 def given_up_paths(manifest: Manifest) -> list[str]:
-    """Return the names that drops of a range have given up: no file is published under them again, and any there goes."""
+    """Return the names that drops of a range have given up: none is published there again, and any file there is deleted."""
     return [_published_path(manifest, number) for number in range(manifest.drop.number if manifest.drop else 0)]
 
 
@@ -41,12 +41,12 @@ def _published_path(manifest: Manifest, drops: int) -> str:
 
 
 def manifest_path(topic: str, offsets: OffsetRange, serial: int) -> str:
-    """Return where a document of a range's manifest lies, by its number, below the lake's root."""
+    """Return where the manifest of a range with a serial number lies, below the lake's root."""
     return f"{range_path('manifests', topic, offsets)}.{serial:03d}.json"
 
 
 def serial_of(topic: str, path: str) -> tuple[OffsetRange, int] | None:
-    """Read range and number back from a manifest's path; none where the path is no manifest's."""
+    """Parse range and serial number from a manifest's path; none if the path is no manifest's."""
     offsets, ending = range_of("manifests", topic, path, ".json")
     number = ending.removeprefix(".")
     if offsets is None or not number.isdecimal() or path != manifest_path(topic, offsets, int(number)):
@@ -55,7 +55,7 @@ def serial_of(topic: str, path: str) -> tuple[OffsetRange, int] | None:
 
 
 def range_of(tree: str, topic: str, path: str, kind: str = ".parquet") -> tuple[OffsetRange | None, str]:
-    """Read a range, and the ending of its own, back from the path of its file; none where the path is no range's."""
+    """Parse a range, and the ending between it and `kind`, from the path of its file; none if the path is no range's."""
     match = _RANGE_PATH.fullmatch(path.removeprefix(f"{tree}/{topic}/").removesuffix(kind))
     if match is None:
         return None, ""

@@ -1,4 +1,4 @@
-"""Parquet files without Spark: their footers, the offset column, the digest, their rows; and those that are written."""
+"""Parquet files without Spark: reading footers, offsets, digests and rows, and writing rows."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -28,7 +28,7 @@ _ARROW_TYPES = {
     RawType.BINARY: pa.binary(),
     RawType.HEADERS: pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
 }
-ROWS_AT_ONCE, BYTES_AT_ONCE = 8192, 32 * 1024 * 1024  # at most, of raw rows that are written
+ROWS_AT_ONCE, BYTES_AT_ONCE = 8192, 32 * 1024 * 1024  # at most, of each batch of raw rows that is written
 # what Spark writes of a raw record; a test holds the two together
 RAW_SCHEMA = pa.schema([(column.name, _ARROW_TYPES[column.type]) for column in RAW_COLUMNS])
 
@@ -54,7 +54,7 @@ class PartFile:
 
 @contextmanager
 def told_if_damaged(what: str) -> Iterator[None]:
-    """Turn what is said of a file that is no whole Parquet file into `DamagedFile`."""
+    """Turn errors in reading a file that is no whole Parquet file into `DamagedFile`."""
     try:
         yield
     except FileNotFoundError:
@@ -118,7 +118,7 @@ def read_stretches(path: File) -> tuple[tuple[int, int], ...]:
 
 
 def read_columns(path: File, *columns: str) -> pa.Table:
-    """Read some columns of a file, or all of them; of a file that lies elsewhere no bytes of others come here."""
+    """Read some columns of a file, or all of them; of a remote file no bytes of other columns are fetched."""
     with pq.ParquetFile(source(path), memory_map=True) as file:
         return file.read(columns=[*columns] or None)
 
@@ -150,7 +150,7 @@ def read_rows(data: bytes, what: str, columns: Sequence[str]) -> list[dict[str, 
 
 
 def digest(path: File) -> str:
-    """Return the sha256 of a file's bytes, in hex; raise `DamagedFile` where the disk does not give them."""
+    """Return the sha256 of a file's bytes, in hex; raise `DamagedFile` if the disk cannot read them."""
     with told_if_damaged(f"file {path}"), path.open("rb") as file:
         return hashlib.file_digest(cast("FileIO", file), "sha256").hexdigest()
 
@@ -201,7 +201,7 @@ def _chunks(rows: Iterator[Sequence[object]]) -> Iterator[list[Sequence[object]]
 
 
 def read_ranges(path: Path, ranges: Sequence[OffsetRange]) -> Iterator[tuple[OffsetRange, pa.Table]]:
-    """Yield the rows of each of some ascending ranges out of a file in offset order, which is read through once."""
+    """Yield the rows of each of some ascending ranges from a file in offset order, which is read through once."""
     waiting = list(reversed(ranges))
     with pq.ParquetFile(path) as file:
         parts: list[pa.RecordBatch] = []
@@ -222,12 +222,12 @@ def read_ranges(path: Path, ranges: Sequence[OffsetRange]) -> Iterator[tuple[Off
 
 
 def write(rows: pa.Table, path: Path) -> None:
-    """Write rows to a file: for who asks for rows, not for bytes."""
+    """Write rows to a file whose exact bytes do not matter."""
     pq.write_table(rows, path, compression="zstd")
 
 
 def write_only(file: File, ranges: Sequence[OffsetRange], columns: pa.Schema, target: Path) -> None:
-    """Write the rows that a file has of some ranges, in these columns and in their order, to another one, batch by batch."""
+    """Write a file's rows of some ranges to another file, in these columns and in the file's order, batch by batch."""
     with pq.ParquetFile(source(file)) as read, pq.ParquetWriter(target, columns, compression="zstd") as writer:
         for batch in read.iter_batches():
             writer.write_table(conform(rows_of_ranges(pa.Table.from_batches([batch]), ranges), columns))
@@ -249,7 +249,7 @@ def rows_of_ranges(rows: pa.Table, ranges: Sequence[OffsetRange]) -> pa.Table:
 
 
 def conform(rows: pa.Table, columns: pa.Schema) -> pa.Table:
-    """Return rows in some columns: of their types, null where the rows have none."""
+    """Return rows in these columns and their types: null in a column that the rows lack."""
     arrays = [
         rows[field.name].cast(field.type) if field.name in rows.column_names else pa.nulls(len(rows), field.type)
         for field in columns

@@ -1,4 +1,4 @@
-"""A local lake's folder: names that are given and exchanged in one step, and are on the disk before the call returns.
+"""A local lake's folder: names are given and exchanged in one step, and are on the disk before the call returns.
 
 Errors are Python's own, so that their `errno` says what happened. Invariant: no path leads out of the folder.
 """
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-# what a network file system may answer although it has done what was asked for; anything else says that it has not
+# errors of a network file system that may have done what was asked for; after any other error it has not
 UNSURE = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ECONNRESET, errno.ENOTCONN}
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 TOO_MANY_OPEN = {errno.EMFILE, errno.ENFILE}
@@ -19,13 +19,13 @@ _OS_ERROR = re.compile(r"\(os error (\d+)\)")
 
 
 def errno_in(text: str) -> int | None:
-    """Return the number of the system's error that another program tells in words: obstore by number, Java by name."""
+    """Return the errno in another program's message, which obstore writes as a number and Java as text."""
     found = _OS_ERROR.search(text)
     return int(found[1]) if found else next((each for each in REFUSALS if os.strerror(each) in text), None)
 
 
 def mend(number: int | None, disk: str = "that disk") -> str | None:
-    """Return what to do about a disk, or a system, that lets no file be written; none where the error is another one."""
+    """Return what to do about a disk or a system that lets no file be written; none for any other error."""
     if number in _FULL:
         return f"make room on {disk}, and the next run goes on (`offsetlake sweep --apply` deletes what dead attempts left)"
     if number == errno.EFBIG:
@@ -43,9 +43,9 @@ class Disk:
         self._durable: set[Path] = set()  # folders whose own names are known to be on the disk
 
     def write(self, path: str, data: bytes) -> None:
-        """Write a new file that is on the disk when the call returns; its name may not be.
+        """Write a new file whose bytes are on the disk when the call returns; its name may not be.
 
-        Raise `FileExistsError` where there is one: another name may lead to it, and to open it would empty that too.
+        Raises `FileExistsError` if it exists: another name may lead to the same file, which opening it would empty.
         """
         self._make_folder(path)
         with (self.root / path).open("xb") as file:
@@ -61,7 +61,7 @@ class Disk:
         self._sync_name(target)
 
     def rename(self, source: str, target: str) -> None:
-        """Make `source` durable, then move it to `target` in one step, whatever file is there; durable too."""
+        """Make `source` durable, then move it to `target` in one step, over any file there; the name is durable too."""
         _fsync(self.root / source)
         self._make_folder(target)
         (self.root / source).replace(self.root / target)
@@ -73,18 +73,18 @@ class Disk:
         self._sync_name(path)
 
     def delete(self, path: str) -> None:
-        """Delete a file, or a folder with all in it; what somebody else has deleted is as good."""
+        """Delete a file, or a folder with all in it; what is already gone is no error."""
         for each in [*self.walk(path), self.root / path]:
             with suppress(FileNotFoundError):
                 each.rmdir() if each.is_dir() and not each.is_symlink() else each.unlink()
 
     def walk(self, path: str) -> Iterator[Path]:
-        """Yield files and folders below a folder, what is in a folder before it; what goes away meanwhile is passed over."""
+        """Yield files and folders below a folder, each folder after what is in it; skip what is deleted meanwhile."""
         for at, folders, files in os.walk(self.root / path, topdown=False):
             yield from (Path(at, name) for name in (*files, *folders))
 
     def versions(self, paths: Iterable[str]) -> dict[str, str]:
-        """Return of those files that are there their size in bytes and what tells one from another under the same name."""
+        """Return the version of each file that exists: size in bytes, a space, then inode and time of the last write."""
         found, root = {}, os.fspath(self.root)
         for path in paths:
             with suppress(FileNotFoundError, NotADirectoryError):
@@ -99,9 +99,9 @@ class Disk:
             folder.mkdir(parents=True, exist_ok=True)
 
     def _sync_name(self, path: str) -> None:
-        """Make the name of a file durable, and at first sight those of the folders above it.
+        """Make the name of a file durable, and the first time also those of the folders above it.
 
-        That somebody has made a folder does not say that its name is on the disk: they may be about to see to that.
+        The name of a folder that is there may not be on the disk yet: whoever made it may be about to see to that.
         """
         folder = (self.root / path).parent
         if folder in self._durable:

@@ -98,7 +98,7 @@ class DiskStore(Store):
             return Answer.COMMITTED
 
     def _link(self, source: str, path: str, verb: str) -> None:
-        """Give a file a second name; raise `FileExistsError` where a file has that, `LakeUnavailable` where a folder has."""
+        """Give a file a second name; raise `FileExistsError` if a file has that name, `LakeUnavailable` if a folder has."""
         try:
             self.disk.link(source, path)
         except FileExistsError:

@@ -1,7 +1,7 @@
 """A lake in an object store that obstore knows: names are given and exchanged by conditional writes, within the store.
 
-By its root, a folder or a URL, a lake has this store or that of a disk. Invariant: a write that is answered is durable, and no
-byte of a copy comes to this machine.
+A lake whose root is a URL has this store, one whose root is a folder that of a disk. Invariant: a write that is acknowledged
+is durable, and no byte of a copy comes to this machine.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from obstore.fsspec import FsspecStore
 
 S3 = ("s3", "s3a")
-# S3 copies onto a free name only as a multipart upload that is completed if the name is free
+# on S3 only a multipart upload can copy if absent: it is completed only if the name is free
 COPY_IF_ABSENT = {"copy_if_not_exists": "multipart"}
-LOOKUPS = 16  # of names, at once
+LOOKUPS = 16  # names that are looked up at once
 EXCHANGE_TRIES = 5  # each lost one is another attempt's success, and its bytes are ours or a later revision's
 
 
@@ -100,7 +100,7 @@ class RemoteStore(Store):
             return Answer.COMMITTED
 
     def _copy(self, staged: str, final: str) -> None:
-        """Copy within an object store, so that no byte comes here, to a name that is free."""
+        """Copy to a free name within an object store, so that no byte comes here."""
         try:
             obstore.copy(self.objects, staged, final, overwrite=False)
         except NotFoundError as error:
@@ -118,7 +118,7 @@ class RemoteStore(Store):
                 if not is_due():
                     return
                 with suppress(AlreadyExistsError, PreconditionError, NotFoundError):  # somebody else was there: look again
-                    if seen is None:  # by its name, not from memory: what was staged for a name that is given up goes first
+                    if seen is None:  # by name, not from memory: it fails once a given-up name's staged object is deleted
                         self._copy(staged, final)
                     elif not self._put_if_due(final, data, seen, is_due):
                         return
@@ -131,9 +131,9 @@ class RemoteStore(Store):
         )
 
     def _put_if_due(self, path: str, data: Bytes, seen: UpdateVersion, is_due: Callable[[], bool]) -> bool:
-        """Put an object in the place of the version that was seen; undo that, and return false, where it is due no more.
+        """Replace the version of an object that was seen; undo that and return false if it is no longer due.
 
-        S3's e_tag is a digest: while who puts stood still, others may have exchanged the object twice, back to the same bytes.
+        S3's e_tag is a digest: while this process stood still, others may have exchanged the object and then its bytes back.
         """
         standing = obstore.get(self.objects, path).bytes()
         ours = obstore.put(self.objects, path, data, mode=seen)
@@ -186,7 +186,7 @@ def _version_in(found: ObjectMeta | PutResult) -> UpdateVersion:
 
 @contextmanager
 def _written(data: bytes, url: str) -> Iterator[Path]:
-    """Give a file of this machine with an object's bytes, for a while; raise `LakeUnavailable` where it cannot be written."""
+    """Yield a temporary file with an object's bytes; raise `LakeUnavailable` if it cannot be written."""
     with ExitStack() as opened:
         try:
             copy = opened.enter_context(tempfile.NamedTemporaryFile(suffix=".parquet", dir=scratch()))
@@ -202,7 +202,7 @@ def _written(data: bytes, url: str) -> Iterator[Path]:
 
 
 def hadoop_url(root: str) -> str:
-    """Return under which URL Hadoop's file systems, and so Spark's executors, know a lake; raise `BadSetting`.
+    """Return the URL under which Hadoop's file systems, and so Spark's executors, know a lake; raise `BadSetting` if none.
 
     | lake | Spark |
     |---|---|

@@ -1,4 +1,4 @@
-"""One object of a lake, read by the ranges that a reader asks for: a footer and a column, where the file is large.
+"""One object of a lake, of which only the bytes are read that a reader asks for, as the footer and a column of a large file.
 
 Reads only. An open file reads nothing ahead: each read is one request.
 """
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
-    """An object of a store with its size; `url` is how Spark knows it, and how it is written."""
+    """An object of a store with its size; `url` is its address for Spark and in messages."""
 
     store: Store
     path: str

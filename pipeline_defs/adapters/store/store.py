@@ -1,7 +1,7 @@
-"""Where a lake's objects lie, on a disk or in an object store, and what can be done there; put-if-absent decides.
+"""The objects of a lake, on a disk or in an object store, and what can be done with them; put-if-absent decides.
 
-Invariant: an object that a name leads to is whole, durable and never changed, but by `exchange`; `upload` is for names that one
-attempt alone gives. A put has three answers: committed, conflict, unknown (`OutcomeUnknown`), which reading back may settle.
+Invariant: an object under a name is whole, durable and never changed, except by `exchange`; `upload` is for names that only
+one attempt uses. A put has three answers: committed, conflict, unknown (`OutcomeUnknown`), which reading back may settle.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ if TYPE_CHECKING:
     from obstore import ObjectMeta
     from obstore.fsspec import FsspecStore
 
-PUT_TRIES = 6  # at a name that is said to be taken while nothing is there: some two seconds
-LOGIN_OF_A_MACHINE = "/latest/api/token"  # what Amazon's machines are asked where no variable has a login
+PUT_TRIES = 6  # at a name that is reported taken while nothing is there: about two seconds
+LOGIN_OF_A_MACHINE = "/latest/api/token"  # where Amazon's machines are asked for a login if no variable has one
 NO_LOGIN = (
     "no login was found, and this machine has no role: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and "
     "AWS_ENDPOINT_URL where the store is not Amazon's"
 )
-_LOGIN = re.compile(r"(?<=://)[^/\s]*@")  # of an endpoint or a proxy, in what a store's client says of a request
+_LOGIN = re.compile(r"(?<=://)[^/\s]*@")  # in the address of an endpoint or a proxy, as a store's client quotes it
 
 
 class _Contended(OutcomeUnknown):
-    """A name was taken a moment ago and nothing is there: asked again, it may say more."""
+    """A name is reported taken while nothing is there: a second try may settle it."""
 
     kind = OutcomeUnknown.kind
 
@@ -61,14 +61,14 @@ class Answer(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An object or a folder with all in it: its size in bytes, and when anything of it was last written."""
+    """Size in bytes of an object, or of a folder with all in it, and when any of it was last written."""
 
     bytes: int
     changed_at_ms: int
 
 
 class Store(ABC):
-    """Holds the objects of a lake below one root."""
+    """The objects of a lake below one root."""
 
     is_remote: ClassVar[bool]
     """Whether its objects are not files of this machine."""
@@ -80,7 +80,7 @@ class Store(ABC):
     @property
     @abstractmethod
     def objects(self) -> ObjectStore:
-        """Obstore behind this lake, opened at first use; where a local root does not exist an empty one: reading makes none."""
+        """Obstore behind this lake, opened at first use; an empty one if a local root does not exist: reading creates none."""
 
     @abstractmethod
     def url(self, path: str) -> str:
@@ -89,66 +89,66 @@ class Store(ABC):
     @property
     @abstractmethod
     def hadoop_root(self) -> str:
-        """The root as Spark is told it."""
+        """The root as Spark knows it."""
 
     @abstractmethod
     def filesystem(self) -> FsspecStore | None:
-        """Return the store as an fsspec file system; none where readers open its files themselves."""
+        """Return the store as an fsspec file system; none if readers open its files directly."""
 
     @abstractmethod
     def find(self, paths: Sequence[str]) -> dict[str, str]:
-        """Look up objects by their names; return what tells each that is there from another, as `versions` does.
+        """Look up objects by their names; return the version of each that exists, as `versions` does.
 
-        On a local disk that is another text than `versions` has for the same object.
+        On a local disk its text is not the one that `versions` has for the same object.
         """
 
     @abstractmethod
     def find_in_row(self, paths: Sequence[str]) -> dict[str, str]:
-        """Look up objects as `find` does that lie close together, so that an object store is asked once for each folder."""
+        """Look up objects that lie close together, as `find` does, but by one listing of each folder of an object store."""
 
     @abstractmethod
     def _walk(self, prefix: str) -> Iterator[tuple[str, int, int]]:
-        """Yield path, size and time of all that is below a folder; on a local disk of folders too, which may be empty."""
+        """Yield path, size and time (ms) of all that is below a folder; on a local disk of folders too: they may be empty."""
 
     @abstractmethod
     def _create(self, path: str, data: bytes, scratch: str) -> None:
-        """Create an object whole; raise `AlreadyExistsError` or `FileExistsError` where there is one."""
+        """Create an object whole; raise `AlreadyExistsError` or `FileExistsError` if it exists."""
 
     @abstractmethod
     def publish(
         self, staged: str, final: str, *, guard: str | None = None, is_due: Callable[[], bool] = lambda: True
     ) -> Answer:
-        """Give a staged object its final name if that is free, and it is due, asked as by `exchange`; the staged one stays.
+        """Give a staged object its final name if that is free; on a disk only if `is_due`, as for `exchange`.
 
-        Raises `FileNotFoundError` where nothing is staged, and `LakeUnavailable` where what has the name is no file.
+        The staged object stays. Raises `FileNotFoundError` if nothing is staged, `LakeUnavailable` if the name is a folder's.
         """
 
     @abstractmethod
     def exchange(self, staged: str, final: str, *, guard: str, is_due: Callable[[], bool]) -> None:
-        """Move a staged object to a final name in one step, whatever object stands there or none.
+        """Move a staged object to a final name in one step, whether or not an object is there.
 
         The only change that an object ever sees. `is_due` is asked where no stale caller can come in between: under a
-        lock of the object `guard`, which ends with the process that holds it, or, on an object store, before a put that
-        holds only for the version that was there. Raises `FileNotFoundError` where nothing is staged.
+        lock of the object `guard`, which ends with the process that holds it, or, on an object store, before and after a
+        put that is conditional on the version that was there. Raises `FileNotFoundError` if nothing is staged.
         """
 
     @abstractmethod
     def linked_at_ms(self, path: str) -> int | None:
-        """Return when an object got its name, or a later one (ms since 1970); none where there is no such object."""
+        """Return when an object got its name, or another one since (ms since 1970); none if there is no such object."""
 
     @abstractmethod
     def is_same(self, path: str, other: str) -> bool:
-        """Return whether two names lead to one file; on an object store, where each has its own, to equal sizes."""
+        """Return whether two names lead to one file; on an object store, where none do, whether the sizes are equal."""
 
     @abstractmethod
     def delete(self, prefix: str) -> None:
-        """Delete what an attempt staged, or one object; never what a manifest refers to and is not published yet.
+        """Delete what an attempt staged, or one object; never call it for what an unpublished manifest refers to.
 
-        What another sweeper has deleted is as good.
+        What is already gone is no error.
         """
 
     def discard(self, prefix: str, on_step: StepWatcher = no_step) -> None:
-        """Delete what nobody asks for any more; where that fails it stays, for the next sweep: what was done is done."""
+        """Delete what nobody needs any more; a failure is only a step `sweep_failed`: the next sweep deletes it."""
         try:
             self.delete(prefix)
         except LakeUnavailable as error:
@@ -156,22 +156,22 @@ class Store(ABC):
 
     @abstractmethod
     def local_folder(self, name: str) -> AbstractContextManager[Path]:
-        """Give a folder of this machine for a while, in staging where that is one; what a crash leaves of it is swept."""
+        """Yield a temporary folder of this machine, in staging if the lake is local; what a crash leaves of it is swept."""
 
     @abstractmethod
     def local_copy(self, path: str) -> AbstractContextManager[Path]:
-        """Give a path on this machine to read an object from: its own on a local lake, else a copy for a while.
+        """Yield a path on this machine to read an object from: its own on a local lake, else that of a temporary copy.
 
-        Where there is no such object, that or reading from it raises `FileNotFoundError`.
+        If there is no such object, this or the read raises `FileNotFoundError`.
         """
 
     @abstractmethod
     def make_durable(self, path: str) -> None:
-        """Bring what Spark staged, and the names that lead to it, to the disk; an object store's writes already are."""
+        """Make what Spark staged, and the names that lead to it, durable; on an object store they already are."""
 
     @abstractmethod
     def _make_root(self) -> None:
-        """Make the root, where that is a folder."""
+        """Create the root if it is a folder."""
 
     def get(self, path: str) -> bytes | None:
         """Read an object; none where there is no such object."""
@@ -191,7 +191,7 @@ class Store(ABC):
             try:
                 found = self._head(path)
             except GenericError:
-                if self._cannot_be(path):  # who writes there is told
+                if self._cannot_be(path):  # a write there raises
                     return None
                 raise
             return None if found is None else found["size"]
@@ -204,32 +204,32 @@ class Store(ABC):
             return None
 
     def locked(self, guard: str | None) -> AbstractContextManager[None]:
-        """Hold the lock of an object of a local lake, which ends with the process; where there is none, nothing is held."""
+        """Hold the lock of an object of a local lake, which ends with the process; hold nothing on an object store."""
         if guard:
             self._refuse_outside(guard, "lock")
         return nullcontext()
 
     def attempt_folder(self, attempt: str) -> Path | None:  # noqa: ARG002 (a disk says more)
-        """Return the folder of this machine in which an attempt stages; none where its place is not on this machine."""
+        """Return the folder in which an attempt stages; none if that is not on this machine."""
         return None
 
     def path_of(self, file: Path) -> str | None:  # noqa: ARG002 (a disk says more)
-        """Return the path in the lake of a file of this machine; none where it is not in the lake."""
+        """Return the path in the lake of a file of this machine; none if it is not in the lake."""
         return None
 
     def _cannot_be(self, path: str) -> bool:  # noqa: ARG002 (a disk says more)
-        """Return whether there can be no object of a name: what is above it is no folder."""
+        """Return whether no object can have a name, as something above it is a file."""
         return False
 
     def list(self, prefix: str, after: str | None = None) -> dict[str, int]:
-        """List the objects below a folder, sorted by path, with their sizes in bytes, without what file managers hide.
+        """List the objects below a folder, sorted by path, with their sizes in bytes, without other programs' hidden files.
 
-        Of those the ones whose path comes `after` another, where one is given: on an object store no others are asked for.
+        With `after`, only those whose path sorts behind it: an object store is asked for no others.
         """
         return {meta["path"]: meta["size"] for meta in self._list(prefix, after) if not _is_hidden(meta["path"])}
 
     def versions(self, prefix: str) -> dict[str, str]:
-        """List the objects below a folder, sorted by path, each with what tells it from another one that stood there before."""
+        """List the objects below a folder, sorted by path, each with a version that changes if another takes its place."""
         return {meta["path"]: version_of(meta) for meta in self._list(prefix) if not _is_hidden(meta["path"])}
 
     def _list(self, prefix: str, after: str | None = None) -> Sequence[ObjectMeta]:
@@ -244,7 +244,7 @@ class Store(ABC):
         return tuple(sorted(path.rsplit("/", 1)[-1] for path in found))
 
     def entries(self, prefix: str) -> dict[str, Entry]:
-        """Read of all that lies directly below a folder how large it is and when anything in it was last written."""
+        """Read size and last write of each entry directly below a folder, by name."""
         with self.explained("list", prefix):
             found: dict[str, Entry] = {}
             for path, size, changed_at_ms in self._walk(prefix):
@@ -254,11 +254,11 @@ class Store(ABC):
         return found
 
     def put_new(self, path: str, data: bytes, scratch: str) -> Answer:
-        """Create the object if it is absent; `scratch` begins the names of what is written first, where no reader looks.
+        """Create the object if it is absent; it is written first to a name that begins with `scratch`, where no reader looks.
 
-        Each write has a name of its own below it: the name that is given leads to the same file, which nobody opens again.
-        Where it is said to exist and nothing is there to be read, a put of another's is under way, or was undone: S3 answers
-        so. That says nothing about ours, so it is asked again for a while.
+        Each write has such a name of its own: the final name leads to the same file, which nobody must open for writing again.
+        If the object is reported to exist but is not there to be read, another's put is under way or was undone: S3 answers
+        so. That says nothing about ours, so the put is tried again for a while.
         """
         with self.explained("write", path):
             for attempt in stamina.retry_context(on=_Contended, attempts=PUT_TRIES, wait_initial=0.05, wait_max=1.0):
@@ -291,7 +291,7 @@ class Store(ABC):
         return Answer.COMMITTED if found == data else Answer.CONFLICT
 
     def clock_ms(self) -> int:
-        """Return what time it is by the clock that `linked_at_ms` is told by, which need not be this machine's."""
+        """Return the time (ms since 1970) by the clock of `linked_at_ms`, which need not be this machine's."""
         path = f"staging/clock-{uuid.uuid4()}"
         self.put_new(path, b"now", path)
         try:
@@ -300,15 +300,15 @@ class Store(ABC):
             self.delete(path)
 
     def upload(self, local: Path, path: str) -> None:
-        """Bring a file of this machine to a name of the attempt's own in the lake."""
+        """Upload a file of this machine to a name in the lake that only this attempt uses."""
         with self.explained("write", path):
             self._make_root()
             obstore.put(self.objects, path, local)
 
     def check_writable(self, scratch: str) -> None:
-        """Prove that the lake can be written, and that a name that is taken is not given away; raise `LakeUnavailable`.
+        """Prove that the lake can be written, and that a put to a taken name is refused; else raise `LakeUnavailable`.
 
-        `scratch` is nobody else's.
+        `scratch` is a name that nobody else uses.
         """
         with self.explained("write", scratch):
             self._make_root()
@@ -328,9 +328,9 @@ class Store(ABC):
 
     @contextmanager
     def explained(self, verb: str, *paths: str) -> Iterator[None]:
-        """Turn what the store answers into one clear `LakeUnavailable`; what is not there stays `FileNotFoundError`.
+        """Turn the store's errors into one clear `LakeUnavailable`; leave `FileNotFoundError` as it is.
 
-        Refuses paths that lead out of the lake before anything is done with them.
+        Raises `Refused` for paths that lead out of the lake, before anything is done with them.
         """
         for path in paths:
             self._refuse_outside(path, verb)
@@ -363,25 +363,25 @@ class Store(ABC):
 
 
 def version_of(meta: ObjectMeta) -> str:
-    """Return what tells an object from another of its name: its size in bytes, a space, and its tag or time."""
+    """Return the version that tells an object from others of its name: size in bytes, a space, and its tag or time."""
     return f"{meta['size']} {meta['e_tag'] or meta['last_modified'].isoformat()}"
 
 
 def size_in(version: str) -> int:
-    """Return the size in bytes of an object, of what `version_of` says of it."""
+    """Return the size in bytes that is in a version of an object, as `version_of` and `find` give it."""
     return int(version.split(" ", 1)[0])
 
 
 def _is_hidden(path: str) -> bool:
-    """Return whether a name is of the kind that file managers, editors and NFS make, in any folder: `.DS_Store`.
+    """Return whether a name is hidden, as file managers, editors and NFS make them in any folder: `.DS_Store`.
 
-    Not so a Parquet file: a glob may show it.
+    That of a Parquet file is not: a glob may show it.
     """
     return path.rsplit("/", 1)[-1].startswith(".") and not path.endswith(".parquet")
 
 
 def hide_login(text: str) -> str:
-    """Return what a store's client says without the login of an address in it."""
+    """Return a message of a store's client without the logins in its addresses."""
     return _LOGIN.sub("", text)
 
 
@@ -390,7 +390,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def told_cause(error: BaseException) -> BaseException | None:
-    """Return an error that may be told below another, as Dagster tells a cause: none where it has a login."""
+    """Return an error that may be shown as the cause of another, as Dagster does; none if it has a login."""
     return None if _LOGIN.search(str(error)) else error
 
 
