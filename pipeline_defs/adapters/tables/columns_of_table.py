@@ -1,8 +1,8 @@
-"""The columns of derived tables, which hold the rows of all their files: fields that were added, types that were widened.
+"""The columns of derived tables, which hold the rows of all their files: fields are added, types are widened.
 
-Widened only as Spark reads Parquet: what Arrow alone would promise, a BIGINT as a DOUBLE or text as bytes, Spark cannot read,
-or is other values. A dead letter's bytes have columns of their own; a latest table has those of the decoded one, with what
-orders the records of a key.
+Types are widened only as Spark reads Parquet. Arrow alone would allow more, as a BIGINT as a DOUBLE or text as bytes: Spark
+cannot read that, or values change. A dead letter's bytes have columns of their own; a latest table has those of the decoded
+one, and those that order the records of a key.
 """
 
 import json
@@ -43,13 +43,13 @@ class ColumnsDiffer(Exception):
 
 
 def text_of(schema: pa.Schema) -> str:
-    """Return what of a decoded file's columns is its decoder's, as Delta writes it; raise `UnusableSchema`."""
+    """Return the columns of a decoded file that its decoder makes, as Delta writes them; raise `UnusableSchema`."""
     from deltalake import Schema
 
     columns = pa.schema([schema.field(name) for name in DECODED])
     try:
         return Schema.from_arrow(columns).to_json()
-    except Exception as error:  # delta-rs raises it as such
+    except Exception as error:  # delta-rs raises no narrower one
         raise unusable_schema(
             "what keys and values are decoded to", f"no Delta table has such columns: {first_line(error)}"
         ) from error
@@ -74,19 +74,19 @@ def schema_of(texts: Sequence[str]) -> str:
 
 
 def arrow_schema(text: str) -> pa.Schema:
-    """Return a table's columns as Arrow has them, of the schema that Delta writes."""
+    """Return a table's columns as an Arrow schema, from the schema that Delta writes."""
     from deltalake import Schema
 
     return pa.schema(Schema.from_json(text).to_arrow())
 
 
 def columns_of(texts: Sequence[str], names: Collection[str]) -> pa.Schema:
-    """Return the columns of one file with rows of some decoders, of which there are `names`; `texts` as for `schema_of`."""
+    """Return those of the columns `names` that one file with rows of some decoders has; `texts` as for `schema_of`."""
     return pa.schema([field for field in arrow_schema(schema_of(texts)) if field.name in names])
 
 
 def holds(wider: pa.Schema, narrower: pa.Schema) -> bool:
-    """Return whether all rows of one schema can be read as rows of another."""
+    """Return whether all rows of the narrower schema can be read as rows of the wider one."""
     try:
         return set(wider.names) == set(narrower.names) and all(
             merge_types(narrower.field(each.name).type, each.type, each.name).equals(each.type) for each in wider
@@ -124,7 +124,7 @@ def _merge_fields(one: pa.DataType, other: pa.DataType, where: str) -> pa.DataTy
 
 
 def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    """Return the type that Spark reads both as: of whole numbers, fractions and decimals; none where there is none."""
+    """Return the type that Spark reads both as, of integers, floating-point numbers or decimals; none if there is none."""
     kinds = (one, other)
     if all(pa.types.is_decimal(kind) for kind in kinds):
         scale = max(kind.scale for kind in kinds)
@@ -138,7 +138,7 @@ def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
 
 
 def table_schema(topic: str, decoded: pa.Schema, config: Latest) -> pa.Schema:
-    """Return the columns of a latest table of a decoded one's; raise `BadSetting` for keys or a sequence without an order."""
+    """Return a latest table's columns from the decoded one's; raise `BadSetting` for keys or a sequence it cannot have."""
     fields = [_nullable(decoded.field(name)) for name in FIELDS]
     key, value = decoded.field("key").type, decoded.field("value").type
     if any(map(pa.types.is_map, parts_of(key))):
@@ -178,7 +178,7 @@ def parts_of(kind: pa.DataType) -> Iterator[pa.DataType]:
 
 
 def _nullable(field: pa.Field) -> pa.Field:
-    """Return a column of whose values any part may be null."""
+    """Return a column in whose values any part may be null."""
     kind = field.type
     if pa.types.is_struct(kind):
         kind = pa.struct([_nullable(each) for each in kind])

@@ -6,8 +6,8 @@
     tables/decoded/<topic>/_schemas/<digest>.json                         what a registry gave, and columns, each once
     tables/decoded/<topic>/_delta_log/                                    which files there are, see `core.tables.decoded_table`
 
-No file is ever exchanged: a range that is decoded again has files of other names, in the same commit that takes away its own.
-Of each, how many of its rows are of which day is counted: every row once; one whose event time is null is of no day.
+No file is ever exchanged: a range that is decoded again gets files of other names, in the commit that takes away its old ones.
+The rows of each file are counted by day, every row once; one whose event time is null is of no day.
 """
 
 import hashlib
@@ -44,7 +44,7 @@ _MICROS = 1_000_000
 
 
 class Decodings:
-    """Reads and writes the decoded tables of one lake; keeps what it has read, and reads only what is newer."""
+    """The decoded tables of one lake, to be read and written; what was read is kept, and only what is newer is read."""
 
     def __init__(self, lake: Lake) -> None:
         self.lake = lake
@@ -52,7 +52,7 @@ class Decodings:
         self._texts: dict[tuple[str, str], str] = {}  # of a topic, by digest
 
     def read(self, topic: str) -> Mapping[OffsetRange, Decoding]:
-        """Read what became of each range with rows of a topic, all of them."""
+        """Read what became of each range of a topic that has rows."""
         return self.read_ranges(topic).known
 
     def read_ranges(self, topic: str) -> DecodedRanges:
@@ -77,12 +77,12 @@ class Decodings:
         return decoded_table.read_document(document or b"", file)
 
     def keep_contents(self, topic: str, path: str, contents: Contents) -> None:
-        """Write the document of a compacted file, before a version has that."""
+        """Write the document of a compacted file, before a version names that file."""
         document = f"{TREE}/{topic}/{decoded_table.document_path(path)}"
         self.lake.store.put_new(document, contents.to_json(), f"staging/ranges-{uuid.uuid4()}")
 
     def find_lacking(self, decoded: DecodedRanges) -> list[tuple[OffsetRange, str]]:
-        """Find the files that a table names and that are not there, or not as large, each with one of its ranges."""
+        """Find the files of a table that are missing or of another size, each with one of its ranges."""
         folder = f"{TREE}/{decoded.topic}"
         sizes = self.lake.store.list(folder)
         return [
@@ -92,7 +92,7 @@ class Decodings:
         ]
 
     def place(self, decoding: Decoding) -> Decoding:
-        """Give the staged files of a range names in the table's folder that no others have; no version has them yet."""
+        """Give the staged files of a range unique names in the table's folder; no version has them yet."""
 
         def placed(staged: StagedFile | None, *, is_dead: bool = False) -> StagedFile | None:
             if staged is None:
@@ -118,10 +118,10 @@ class Decodings:
         rests: Mapping[str, TableFile] | None = None,
         lost: Collection[OffsetRange] = (),
     ) -> bool:
-        """Give ranges their files in one version; false where another one is there since `onto`: look again.
+        """Give ranges their files in one version; return false if there is a newer one than `onto`: look again.
 
         `rests` are of files with more ranges than these, as `replace_ranges` takes them; what is `lost` is decoded no more.
-        Raise `ColumnsDiffer` where no columns hold the rows of all files, and `LakeUnavailable` where a file is gone.
+        Raises `ColumnsDiffer` if no columns hold the rows of all files, and `LakeUnavailable` if a file is gone.
         """
         left = onto.find_left([*(each.offsets for each in ours), *lost])
         commit = decoded_table.replace_ranges(ours, left, rests or {}, now_ms)
@@ -131,7 +131,7 @@ class Decodings:
         return decoded_table_log(onto.topic, self.lake).commit(commit, onto.table, now_ms, schema)
 
     def columns_of(self, topic: str, decodings: Iterable[Decoding], names: Iterable[str]) -> pa.Schema:
-        """Return the columns of one file with all rows of some ranges, of which there are `names`."""
+        """Return those of the columns `names` that one file with all rows of some ranges has."""
         digests = {each.columns for each in decodings if each.columns}
         return columns_of(self._texts_of(topic, digests), {*names})
 
@@ -147,14 +147,14 @@ class Decodings:
         return digest
 
     def _write_text(self, topic: str, digest: str, text: str) -> None:
-        """Write the document of that digest; one that is there and has another text was cut short or changed."""
+        """Write the document of that digest; replace one that has another text, as it was cut short or changed."""
         path, data, scratch = text_path(topic, digest), json.dumps(text).encode(), f"staging/schema-{uuid.uuid4()}"
         if self.lake.store.put_new(path, data, scratch) is not Answer.COMMITTED:
             self.lake.store.delete(path)
             self.lake.store.put_new(path, data, scratch)
 
     def _write_lacking_texts(self, topic: str, digests: Iterable[str]) -> None:
-        """Write what is known here and not there any more: the table's folder was moved away since, say."""
+        """Write what is known here and no longer in the lake: the table's folder was moved away since, say."""
         there = self.lake.store.list(f"{TREE}/{topic}/_schemas")
         for digest in digests:
             text = self._texts.get((topic, digest))
@@ -181,7 +181,7 @@ class Decodings:
         return self._texts[topic, digest]
 
     def _read_text(self, topic: str, digest: str) -> str | None:
-        """Read the text of that digest; none where it is not there, or another."""
+        """Read the text of that digest; none if it is missing or another one."""
         try:
             text = json.loads(self.lake.store.get(text_path(topic, digest)) or b"")
         except ValueError:
@@ -213,7 +213,7 @@ def decoded_table_log(topic: str, lake: Lake) -> DeltaLog:
 def count_days(file: File) -> tuple[dict[str, int], int | None, int | None]:
     """Count the rows of each day in a decoded file, sorted; those without an event time are of no day.
 
-    Return with it a moment that no event is before, and one that none is after (ms since 1970).
+    Return with it a moment before which there is no event, and one after which there is none (ms since 1970).
     """
     column = pq.ParquetFile(source(file), memory_map=True).read(columns=[EVENT_TIME]).column(EVENT_TIME)
     micros = pc.cast(column.drop_null(), "int64").to_numpy()

@@ -1,4 +1,4 @@
-"""What delta-rs does for a log in a process of its own: it takes 110 MB there, could hang, and could end the process.
+"""What delta-rs does for a log, in a process of its own: it takes 110 MB, could hang, and could end the process.
 
 Run with `create`, which writes a checkpoint and prints its version, or `delete`, which deletes commits that are older than a
 week and than the newest checkpoint; then the table's URL. Credentials of an object store are in the environment.

@@ -1,9 +1,9 @@
-"""The Delta log of a table in the lake: versions are read, and one is written where nobody else has written it.
+"""The Delta log of a table in the lake: versions are read, and the next one is put if absent.
 
     tables/<kind>/<topic>/_delta_log/<version20>.json                  what the version changes, see `core.tables.delta`
     tables/<kind>/<topic>/_delta_log/<version20>.checkpoint.parquet    all that the table has then, by delta-rs
 
-The log is the lock, as the plan log is: put-if-absent of version n + 1 decides, and who comes second looks again.
+The log is the lock, as the plan log is: put-if-absent of version n + 1 decides, and the second writer looks again.
 """
 
 import json
@@ -25,7 +25,7 @@ from ..store.store import Answer, Store, hide_login, told_cause
 CHECKPOINT_EVERY = 100  # versions; a reader opens that many commits at most
 CHECKPOINT_SECONDS = 60.0  # after which a process that writes one is ended: an object store may be silent
 _VERSION = re.compile(r"(\d{20})\.(json|checkpoint\.parquet)", re.ASCII)
-_TREE_SIGNS = re.compile(r"^[\s↳]+|\x1b\[[0-9;]*m")  # before a cause, and of its colour
+_TREE_SIGNS = re.compile(r"^[\s↳]+|\x1b\[[0-9;]*m")  # drawn before a cause, and its colour codes
 _NO_PATH = re.compile(r"[\[\]^|\\%\x00-\x1f]")
 _JSON, _CHECKPOINT = "json", "checkpoint.parquet"
 _WRITER = Path(__file__).with_name("delta_checkpoint.py")
@@ -48,7 +48,7 @@ class DeltaLog:
         self._mend = mend
 
     def read(self, known: Snapshot | None = None) -> Snapshot:
-        """Return the newest snapshot, files and all; of a `known` one that was read before, only what is newer is read."""
+        """Return the newest snapshot with its files; after a `known` one that was read before, read only what is newer."""
         base, newest = self._find()
         snapshot = known if known is not None and self._has(known, newest) else Snapshot()
         if base > snapshot.version:
@@ -59,40 +59,40 @@ class DeltaLog:
         return self._with_commit(delta.replay(newer, snapshot))
 
     def read_version(self, version: int) -> Snapshot | None:
-        """Return the snapshot of a version, none where commits that it needs are cleaned up."""
+        """Return the snapshot of a version, none if commits that it needs are cleaned up."""
         found = self._replay(version, version + 1)
         return None if found is None else self._with_commit(found)
 
     def _with_commit(self, snapshot: Snapshot) -> Snapshot:
-        """Return a snapshot with the id of its last commit, which a checkpoint does not say, where that is still there."""
+        """Return a snapshot with the id of its last commit, if that is still there: a checkpoint does not have the id."""
         if snapshot.commit_id or snapshot.version == EMPTY:
             return snapshot
         return replace(snapshot, commit_id=self._read_id(snapshot.version) or "")
 
     def _has(self, known: Snapshot, newest: int) -> bool:
-        """Return whether a snapshot is of this very table: its folder may have been moved away, and be made anew."""
+        """Return whether a snapshot is of this very table: its folder may have been moved away and made anew."""
         return EMPTY < known.version <= newest and bool(known.commit_id) and self._is_last(known)
 
     def read_head(self) -> Snapshot:
-        """Return the newest snapshot without its files: each commit repeats all app transactions, so one object says it.
+        """Return the newest snapshot without its files: each commit repeats all app transactions, so one object is enough.
 
-        One that repeats none, a foreign writer's or a torn one, says nothing of what the table has: nor does the snapshot.
+        A commit that repeats none, a foreign writer's or a torn one, does not tell what the table has: the snapshot has none.
         """
         base, newest = self._find()
         if newest == EMPTY:
             return Snapshot()
-        # of an idle table the commits are cleaned up
+        # an idle table's commits are cleaned up
         if newest == base and not self._store.exists(self._path(newest, _JSON)):
             return delta.without_files(self.read())
         head = delta.apply(self._read(newest), Snapshot(newest - 1))
         return delta.without_files(head if head.transactions else replace(self.read(), transactions={}))
 
     def commit(self, commit: Commit, onto: Snapshot, now_ms: int, schema: str | None = None) -> bool:
-        """Write the version that follows a snapshot; false where somebody else has written it: look again.
+        """Write the version that follows a snapshot; return false if somebody else has written it: look again.
 
-        `schema` is the table's from then on, where it is not what the first version says for good. Raise `BrokenTable` where
-        it would break a law, as far as the snapshot says, and `LakeUnavailable` where a file that it adds, which was made
-        durable, is not there any more; then nothing is written.
+        `schema` is the table's from then on; without one that of the first version stays. Raises `BrokenTable` if the commit
+        would break a law, as far as the snapshot tells, and `LakeUnavailable` if a file that it adds, which was made durable,
+        is not there any more; then nothing is written.
         """
         if onto.commit_id and not self._is_last(onto):
             return False
@@ -118,7 +118,7 @@ class DeltaLog:
         path = self._path(onto.version + 1, _JSON)
         answer = self._store.put_new(path, data, f"staging/table-{commit_id}")
         if answer is Answer.COMMITTED and onto.commit_id and not self._is_last(onto) and self._is_moved(onto):
-            self._store.delete(path)  # nobody could read this one without the others
+            self._store.delete(path)  # nobody could read this one without those before
             return False
         return answer is Answer.COMMITTED
 
@@ -127,12 +127,12 @@ class DeltaLog:
         return self._read_id(onto.version) == onto.commit_id
 
     def _is_moved(self, onto: Snapshot) -> bool:
-        """Return whether the folder was moved away: neither do commits say a snapshot any more, nor a checkpoint since."""
+        """Return whether the folder was moved away: commits no longer give the snapshot, nor is there a checkpoint since."""
         has_checkpoint = self._newest_checkpoint() > onto.version
         return not has_checkpoint and self._replay(onto.version, onto.version + 1) is None
 
     def find_damage(self) -> str | None:
-        """Say what of the checkpoints is amiss, and who mends it: others fail at it, where this one takes the commits."""
+        """Return what is wrong with the checkpoints and what mends it: other readers fail at it, ours takes the commits."""
         newest = self._newest_checkpoint()
         if self._has_wrong_hint():
             damaged = f"{self._store.url(self._hint)} names no checkpoint that is there"
@@ -148,10 +148,10 @@ class DeltaLog:
     def write_checkpoint(self) -> None:
         """Have delta-rs write what the table has now into one file; once that is on the disk and right, delete old commits.
 
-        Raise `LakeUnavailable` where that fails; readers then open more commits, and nothing else is amiss.
+        Raises `LakeUnavailable` if that fails; readers then open more commits, and nothing else is wrong.
         """
         try:
-            if self._has_wrong_hint():  # a power cut: delta-rs goes by it for ever
+            if self._has_wrong_hint():  # after a power cut: delta-rs trusts it for ever
                 self._store.delete(self._hint)
             while (newest := self._newest_checkpoint()) != EMPTY and not self._is_right(newest):
                 self._delete_checkpoint(newest)
@@ -169,7 +169,7 @@ class DeltaLog:
             ) from told_cause(error)
 
     def _create_checkpoint(self) -> int:
-        """Write a checkpoint and return its version; where the one before is in the way and not needed, write without it."""
+        """Write a checkpoint and return its version; if that fails and the one before is not needed, delete that and retry."""
         try:
             return int(self._run("create"))
         except OSError:
@@ -203,7 +203,7 @@ class DeltaLog:
         )
 
     def _replay(self, version: int, below: int) -> Snapshot | None:
-        """Return a snapshot as a checkpoint below a version says it, and the commits since; none where these are cleaned up."""
+        """Return the snapshot of a version by a checkpoint `below` another and the commits since; none if any is cleaned up."""
         versions = self._list(None)
         before = self._read_base(_newest((each for each in versions if each[0] < below), (_CHECKPOINT,)))
         needed = range(before.version + 1, version + 1)
@@ -212,7 +212,7 @@ class DeltaLog:
         return delta.replay((self._read(number) for number in needed), before)
 
     def _delete_checkpoint(self, version: int) -> None:
-        """Delete a checkpoint that commits can replace; raise `BrokenTable` where they are gone: it may be all there is."""
+        """Delete a checkpoint that commits can replace; raise `BrokenTable` if they are gone: it may be all there is."""
         if self._replay(version, version) is None:
             raise self._irreplaceable(version)
         for path in (self._hint, self._path(version, _CHECKPOINT)):
@@ -235,12 +235,12 @@ class DeltaLog:
         return None if data is None else delta.from_json(data, self._store.url(path), self._mend)
 
     def _read_id(self, version: int) -> str | None:
-        """Read the id of the commit of a version; none where it is not there."""
+        """Read the id of the commit of a version; none if it is not there."""
         commit = self._find_commit(version)
         return None if commit is None else commit.id
 
     def _read_base(self, newest: int) -> Snapshot:
-        """Return what the newest checkpoint says that is whole: of one that is torn the commits before are still there."""
+        """Return the snapshot of the newest checkpoint that is whole: for a torn one, earlier commits are still there."""
         if newest == EMPTY:
             return Snapshot()
         try:
@@ -254,10 +254,10 @@ class DeltaLog:
         return delta.apply(delta.from_actions(actions, self._store.url(path), self._mend), Snapshot(version - 1))
 
     def _find(self) -> tuple[int, int]:
-        """Return the version of the newest checkpoint, and the newest version of all; -1 where there is none."""
+        """Return the version of the newest checkpoint, and the newest version of all; -1 if there is none."""
         folder, said = f"{self.folder}/_delta_log", self._read_hint()
         versions = self._list(f"{folder}/{said:020d}" if said != EMPTY else None)
-        if _newest(versions, (_CHECKPOINT,)) < said:  # it names one that is not there: nothing it says is taken for true
+        if _newest(versions, (_CHECKPOINT,)) < said:  # it names one that is not there, so it is not trusted
             versions = self._list(None)
         base, newest = _newest(versions, (_CHECKPOINT,)), _newest(versions, (_JSON, _CHECKPOINT))
         if base == EMPTY and newest != EMPTY and (0, _JSON) not in versions:
@@ -276,7 +276,7 @@ class DeltaLog:
         return _newest(self._list(None), (_CHECKPOINT,))
 
     def _read_hint(self) -> int:
-        """Return the version below which nothing need be listed: that of the last checkpoint, where it says so."""
+        """Return the version below which nothing need be listed: that of the last checkpoint, if the hint can be read."""
         try:
             return int(json.loads(self._store.get(self._hint) or b"")["version"])
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
@@ -287,7 +287,7 @@ class DeltaLog:
 
 
 def delta_url(store: Store, folder: str) -> str:
-    """Return a table's folder as delta-rs is told it; raise `Refused` for one that it cannot open: it would end the process."""
+    """Return a table's folder as a URL for delta-rs; raise `Refused` for one that would make it end the process."""
     url = store.url(folder)
     if found := _NO_PATH.search(url):
         raise Refused(
@@ -298,7 +298,7 @@ def delta_url(store: Store, folder: str) -> str:
 
 
 def said_by_delta(error: Exception) -> str:
-    """Return what delta-rs says; of an error of a store with its causes, which stand in lines below."""
+    """Return delta-rs' message; for an error of a store, with its causes, which are on the lines below."""
     first = first_line(error)
     if "Generic " not in first:
         return first

@@ -1,7 +1,7 @@
 """DuckDB over a lake: one view per topic and tree, `ranges` and `losses` from plan log and manifests.
 
-A topic's view reads the files that `topic_rows` finds, once, when it is opened: a statement sees one version. Reads only;
-what a person asks is asked by `duck_questions`.
+A topic's view reads the files that `topic_rows` finds once, as the database is opened: a statement sees one version. Reads
+only; a person's questions go through `duck_questions`.
 """
 
 import re
@@ -39,7 +39,7 @@ from .latest_table import LatestTable
 from .sql_text import file_at, file_pattern, quoted
 from .topic_rows import InTable, Part, TableRows, TopicRows, find_rows, own_path, within
 
-UNREADABLE = (duckdb.IOException, duckdb.InvalidInputException)  # what DuckDB says of a file that is gone, or damaged
+UNREADABLE = (duckdb.IOException, duckdb.InvalidInputException)  # DuckDB's errors for a file that is gone or damaged
 _PLACE_COLUMNS = [
     ("topic", pa.string()),
     ("generation", pa.int32()),
@@ -82,7 +82,7 @@ DECODED_VIEWS = {"decoded": "false", "dead_letters": "true"}  # by the value of 
 
 
 class Duck:
-    """Answers SQL over one lake; a fresh in-memory database, nothing is stored."""
+    """SQL over one lake: a fresh in-memory database, nothing is stored."""
 
     def __init__(self, lake: Lake, topics: Iterable[str]) -> None:
         self._connection = connect(lake)
@@ -132,7 +132,7 @@ class Duck:
             return TopicRows(coverage, {}, {})
 
     def _check_name(self, topic: str, names: Sequence[str]) -> None:
-        """Leave a topic out whose view nobody could tell from another, or from a table: names are read without case."""
+        """Leave out a topic whose view could not be told from another or from a table: names are read without case."""
         others = [name for name in (*names, *TABLES) if name != topic and name.lower() == topic.lower()]
         if others or topic in TABLES:
             self._unreadable[topic] = Refused(
@@ -141,11 +141,11 @@ class Duck:
             )
 
     def ask(self, statement: str, most: int | None = None) -> tuple[list[str], list[tuple[Any, ...]]]:
-        """Return column names, each one once, and rows of what a person asks, `most` of them where that is said.
+        """Return unique column names and the rows of a person's statement, or only the first `most` of them.
 
         From then on only the lake can be read.
 
-        Raises `Refused` for what is not one statement that reads, and with DuckDB's own words.
+        Raises `Refused` for what is not one statement that reads, and with DuckDB's own words for its errors.
         """
         if not self._is_closed:
             close_in(self._connection, self._folders)
@@ -160,7 +160,7 @@ class Duck:
             return [column[0] for column in result.description or []], result.fetchall()
 
     def find_left_out(self, statement: str) -> list[OffsetlakeError]:
-        """Find why there is no view that a statement names, as `ranges`, which is a table of that name."""
+        """Find why views that a statement names do not exist, such as that of a topic `ranges`, which is a table's name."""
         plain, schemas = statement.replace('"', ""), "|".join(("main", *DECODED_VIEWS, "latest"))
         as_written_first = sorted(self._unreadable.items(), key=lambda each: each[0] not in plain)
         return [
@@ -204,12 +204,12 @@ def with_lake(connection: duckdb.DuckDBPyConnection, lake: Lake) -> duckdb.DuckD
 
 
 def relate(parts: Iterable[Part], lake: Lake, connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
-    """Return what is to be read of some files as a relation; raise `FileNotFoundError` where one is gone."""
+    """Return the rows of some parts as a relation; raise `FileNotFoundError` if a file is gone."""
     return _relate(rows_sql(parts, lake), connection)
 
 
 def relate_table(rows: TableRows, lake: Lake, connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
-    """Return rows of a derived table as a relation; raise `FileNotFoundError` where a file is gone."""
+    """Return rows of a derived table as a relation; raise `FileNotFoundError` if a file is gone."""
     if not rows.paths:
         return connection.from_arrow(rows.shown.empty_table())
     relation = _relate(f"{_all_of(rows.paths, lake)} WHERE {rows.where}", connection)
@@ -223,7 +223,7 @@ def _relate(sql: str, connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyR
 
 @contextmanager
 def told_if_unreadable() -> Iterator[None]:
-    """Raise `FileNotFoundError` or `DamagedFile` for what DuckDB says of a file of the lake."""
+    """Turn DuckDB's errors about a file of the lake into `FileNotFoundError` or `DamagedFile`."""
     try:
         yield
     except duckdb.IOException as error:
@@ -237,7 +237,7 @@ def told_if_unreadable() -> Iterator[None]:
 
 def _raw_source(rows: TopicRows, lake: Lake) -> str:
     """Return the SELECT of what is landed."""
-    # what a compacted file has of a range is the file that its manifest names: doubles of `at_least_once` end there
+    # a compacted file has a range's rows from its manifest's file alone: doubles of `at_least_once` end there
     doubles = [path for path, owner in rows.coverage.doubles.items() if not is_compacted_name(rows.whole.get(owner, ""))]
     return rows_sql(rows.parts(), lake, doubles)
 
@@ -263,7 +263,7 @@ def _latest_sources(topic: str, lake: Lake) -> Iterator[tuple[str, str]]:
 
 
 def _of_store(error: duckdb.Error) -> LakeUnavailable | None:
-    """Return what a lake's store says of a file: of Python's file systems DuckDB makes a plain error, with a traceback."""
+    """Return a lake's store's error about a file: DuckDB makes a plain one, with a traceback, of Python file systems'."""
     if type(error) is not duckdb.Error:
         return None
     said = str(error).strip().rpartition("\n")[2][:LONGEST_REASON]
@@ -281,14 +281,14 @@ def _gone(topic: str, table: str, error: duckdb.Error) -> BrokenTable:
 
 
 def _all_of(paths: Iterable[str], lake: Lake, *, are_alike: bool = False) -> str:
-    """Return the SELECT of all rows of files; unless they are alike, the columns of each are asked for: they may have grown."""
+    """Return the SELECT of all rows of files; unless they are alike, read the columns of each: they may have grown."""
     named = ", ".join(file_at(lake, path) for path in sorted(paths))
     return f"SELECT * FROM read_parquet([{named}], union_by_name = {not are_alike}, hive_partitioning = false)"
 
 
 @cache
 def no_rows(columns: pa.Schema) -> str:
-    """Return the SELECT of no rows in some columns, of the types that DuckDB reads them as."""
+    """Return the SELECT of no rows in some columns, with the types that DuckDB reads them as."""
     with duckdb.connect() as connection:
         relation = connection.from_arrow(columns.empty_table())
         values = (f"NULL::{kind} AS {quoted(name)}" for name, kind in zip(relation.columns, relation.types, strict=True))
@@ -296,7 +296,7 @@ def no_rows(columns: pa.Schema) -> str:
 
 
 def rows_sql(parts: Iterable[Part], lake: Lake, others: Iterable[str] = ()) -> str:
-    """Return the SELECT of what is to be read of some files, and of all rows of others; it names each file."""
+    """Return the SELECT of the rows of some parts, and of all rows of other files; it names each file."""
     parts, others = list(parts), list(others)
     files = {*(part.path for part in parts if part.is_whole), *others}
     are_alike = not any(part.is_older for part in parts) and not others

@@ -3,7 +3,7 @@
     tables/latest/<topic>/     a row per key, `_deleted` where the newest record of it is a tombstone
 
 Its app transactions say the version of the decoded table that went in, and the order. delta-rs does not wait for the disk: we
-do after each commit, and a last one that a power cut has torn is recognised.
+do after each commit, and notice if a power cut has torn the last one.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ _COMMIT = "decoded-commit"  # app transaction: which commit of the decoded table
 _TRANSACTIONS = 3  # of each commit of ours, as its `commitInfo` says
 _MARK = "offsetlake"
 _WAITS = "offsetlake_waits"  # of what a commit brings in, as `core.log.latency.pack` writes them
-TOLD_VERSIONS = 256  # that are looked at for the waits of the last hour
+TOLD_VERSIONS = 256  # versions that are searched for the waits of the last hour
 _CONFIGURATION = {
     **CONFIGURATION,
     "delta.dataSkippingNumIndexedCols": "0",  # keys are in no order, and delta-rs cuts a timestamp's maximum short
 }
-MOST_FILES = 64  # a MERGE that only inserts adds files; from so many on the table is written anew
+MOST_FILES = 64  # a MERGE that only inserts adds files; from this many on the table is written anew
 
 
 @dataclass(frozen=True, slots=True)
 class Applied:
     """What a version of the table is made of: a version of the decoded table, and an order.
 
-    `waits` are of the records that it is the first version to have.
+    `waits` are those of the records that it is the first version to have.
     """
 
     decoded: Snapshot
@@ -61,7 +61,7 @@ class Applied:
 class LatestSnapshot:
     """The table as it stands: its schema, its files (below the lake's root) with their bytes, and what it is made of.
 
-    `damage` says what a power cut or a person has broken; then nothing else is known, but the table where its log can be read.
+    `damage` says what a power cut or a person has broken; then nothing else is known, except the table if its log is readable.
     """
 
     version: int = -1
@@ -72,24 +72,24 @@ class LatestSnapshot:
     listed: Collection[str] = field(default=(), repr=False)
 
     def applied(self, table_id: str) -> int | None:
-        """Return the version of a decoded table that went in, none where it is another table."""
+        """Return the version of a decoded table that went in, none if that was another table."""
         return self._transaction(f"decoded/{table_id}")
 
     def is_of(self, decoded: Snapshot) -> bool:
         """Return whether a snapshot of the decoded table has the commit that went in, as far as that is known.
 
-        Restored from a backup the table has other versions of the same numbers.
+        A table restored from a backup has other versions under the same numbers.
         """
         known = self._transaction(_COMMIT)
         return not (known and decoded.commit_id) or known == _number(decoded)
 
     @property
     def order(self) -> int | None:
-        """By which order the winners were found."""
+        """The order by which the winners were found."""
         return self._transaction(_ORDER)
 
     def _transaction(self, name: str) -> int | None:
-        """Return what an app transaction says; delta-rs reads the log for it. Raise `LakeUnavailable` where it cannot."""
+        """Return what an app transaction says; delta-rs reads the log for it. Raises `LakeUnavailable` if it cannot."""
         from deltalake.exceptions import DeltaError
 
         if self.table is None:
@@ -109,16 +109,16 @@ class LatestTable:
         self.folder = f"{TREE}/{topic}"
 
     def read(self) -> LatestSnapshot | None:
-        """Return the table as it stands, none where there is none; what is broken of it is told as its `damage`.
+        """Return the table as it is now, none if there is none; its `damage` says what is broken.
 
-        Raise `LakeUnavailable` where it cannot be read now.
+        Raises `LakeUnavailable` if it cannot be read now.
         """
         if not self.lake.store.list(self.folder):
             return None
         found = self._open()
-        if isinstance(found, str):  # the first of it may be written between a look at the folder and one at the log
+        if isinstance(found, str):  # its first files may be written between the look at the folder and the one at the log
             found = self._open()
-        listed = self.lake.store.list(self.folder)  # after the log: what that names is there
+        listed = self.lake.store.list(self.folder)  # after the log was read: what that names is there
         if not listed:
             return None
         if isinstance(found, str):
@@ -145,13 +145,13 @@ class LatestTable:
             return table, dict(zip(added["path"].to_pylist(), added["size_bytes"].to_pylist(), strict=True))
         except (DeltaError, ValueError, TypeError) as error:
             return f"its log cannot be read: {said_by_delta(error)}"
-        except OSError as error:  # of the store or the disk, which says nothing of what is there
+        except OSError as error:  # of the store or the disk: it does not tell what is there
             raise _unreadable(self.lake.store.url(self.folder), error, self.folder) from told_cause(error)
 
     def merge(self, standing: LatestSnapshot, source: pa.RecordBatchReader, applied: Applied) -> bool:
-        """Have the rows of `source`, one per key, take the place of those that they come after; false where overtaken.
+        """Replace rows by those of `source`, one per key, that come after them; return false if overtaken.
 
-        With `_forced` a row takes the place of whatever stands, with `_gone` it takes the key away.
+        A row with `_forced` replaces whatever is there, one with `_gone` deletes the key.
         """
         names = [field.name for field in standing.schema]
         rows = {f'"{name}"': f's."{name}"' for name in names}
@@ -162,7 +162,7 @@ class LatestTable:
                 predicate="t.key = s.key",
                 source_alias="s",
                 target_alias="t",
-                streamed_exec=True,  # else files are passed over by the least and greatest key, which a struct has none of
+                streamed_exec=True,  # else files are skipped by their least and greatest key, which a struct lacks
                 commit_properties=_properties(applied),
                 writer_properties=_writer_properties(),
             )
@@ -175,7 +175,7 @@ class LatestTable:
         return self._commit(standing, write)
 
     def note(self, standing: LatestSnapshot, applied: Applied) -> bool:
-        """Say that a version of the decoded table changes no row; false where overtaken."""
+        """Record that a version of the decoded table changes no row; return false if overtaken."""
         return self._commit(standing, partial(self._note, standing, applied))
 
     def _note(self, standing: LatestSnapshot, applied: Applied) -> None:
@@ -183,7 +183,7 @@ class LatestTable:
         standing.table.create_write_transaction([], mode="append", schema=schema, commit_properties=properties)
 
     def overwrite(self, standing: LatestSnapshot, source: pa.RecordBatchReader, applied: Applied) -> bool:
-        """Have the rows of `source` take the place of all; false where overtaken. Readers of older versions keep theirs."""
+        """Replace all rows by those of `source`; return false if overtaken. Readers of older versions keep theirs."""
         from deltalake import write_deltalake
 
         schema_mode = None if standing.schema.equals(source.schema) else "overwrite"
@@ -192,10 +192,10 @@ class LatestTable:
         return self._commit(standing, write)
 
     def start(self, schema: pa.Schema, *, anew: bool) -> LatestSnapshot:
-        """Return the table, an empty one where there is none yet; with `anew` what is there goes, and it has another id.
+        """Return the table, a new empty one if there is none; with `anew` a damaged one is deleted first, and the id changes.
 
-        In a bucket no lock holds others off, and what is deleted might be what another one has just made anew: there a table
-        whose log can be read keeps its id, and the commit that comes next, of all rows, is refused where another was faster.
+        In a bucket no lock holds others off, and a table that another run has just made anew might be deleted: there a table
+        whose log can be read keeps its id, and the commit that comes next, of all rows, is refused if another was faster.
         """
         from deltalake import DeltaTable
 
@@ -203,7 +203,7 @@ class LatestTable:
         create = partial(DeltaTable.create, url, schema=schema, mode="ignore", configuration=_CONFIGURATION)
         with self.lake.store.locked(TREE if anew else None):
             there = self.read() if anew else None
-            if there is not None and there.damage:  # another one may have mended it; who reads that goes on from it
+            if there is not None and there.damage:  # else another has mended it, and we go on from that
                 if self.lake.store.is_remote and there.table is not None:
                     return replace(there, damage="")
                 self.lake.store.delete(self.folder)
@@ -214,7 +214,7 @@ class LatestTable:
         return standing
 
     def count(self, standing: LatestSnapshot | None) -> tuple[int, int]:
-        """Count the keys, and the tombstones that are kept beside them; none of a table that is not there or is broken."""
+        """Count the keys, and the tombstones that are kept beside them; 0 of each if the table is missing or broken."""
         from deltalake import QueryBuilder
 
         if standing is None or standing.damage:
@@ -224,20 +224,20 @@ class LatestTable:
         return int(found["keys"]), int(found["dead"])
 
     def find_damage(self, standing: LatestSnapshot) -> str:
-        """Read all rows as a MERGE does; say why that cannot be done, where it cannot."""
+        """Read all rows as a MERGE does; return why that fails, else an empty text."""
         from deltalake import QueryBuilder
 
         try:
             for _ in QueryBuilder().register("latest", standing.table).execute("SELECT * FROM latest"):
                 pass
-        except BaseException as error:  # of what it reads it raises an Exception of no other kind
+        except BaseException as error:  # for what it reads delta-rs raises a plain `Exception`
             if not isinstance(error, Exception) and not is_panic(error):
                 raise
             return f"its rows cannot be read: {first_line(error)}"
         return ""
 
     def read_waits(self, standing: LatestSnapshot | None, since_ms: int) -> list[Wait]:
-        """Read how long the records waited that versions since then were the first to have."""
+        """Read the waits of the records that versions since a time (ms since 1970) were the first to have."""
         if standing is None or standing.damage:
             return []
         commits = takewhile(lambda each: each.get("timestamp", 0) > since_ms, standing.table.history(TOLD_VERSIONS))
@@ -251,7 +251,7 @@ class LatestTable:
             ) from error
 
     def find_unnamed(self, older_than_seconds: float) -> list[str]:
-        """Find what no version of that time has; return the paths below the lake's root."""
+        """Find the files that no version of the last `older_than_seconds` has; return the paths below the lake's root."""
         standing = self.read()
         if standing is None or standing.damage:  # the next update makes it anew
             return []
@@ -260,10 +260,10 @@ class LatestTable:
         return [f"{self.folder}/{name}" for name in names]
 
     def _commit(self, standing: LatestSnapshot, write: Callable[[], object]) -> bool:
-        """Write a version and wait until it is on the disk; false where another one was faster or the answer was lost.
+        """Write a version and wait until it is on the disk; return false if another was faster or the answer was lost.
 
-        Who wrote the version before may have ended before it was on the disk, and an entry that is not the last is not looked
-        at again: so we wait for that one first.
+        The writer of the version before may have died before that was on the disk, and only the last entry is ever checked:
+        so we wait for that one first.
         """
         from deltalake.exceptions import CommitFailedError, DeltaError
 
@@ -287,7 +287,7 @@ class LatestTable:
         return self._keep(standing)
 
     def _keep(self, standing: LatestSnapshot) -> bool:
-        """Wait until what was written since is on the disk; false where somebody has moved the folder away."""
+        """Wait until what was written since is on the disk; return false if somebody has moved the folder away."""
         try:
             for path in self.lake.store.list(self.folder):
                 if path not in standing.listed:
@@ -304,9 +304,9 @@ class LatestTable:
         )
 
     def _find_torn(self, version: int, listed: Mapping[str, int]) -> str:
-        """Say what is wrong with the last entry of the log; delta-rs takes an empty one, or one cut at a line, for whole.
+        """Return what is wrong with the last entry of the log; delta-rs takes an empty one, or one cut at a line, for whole.
 
-        Where it is gone, and its checkpoint is there, delta-rs reads the version and never writes another one.
+        If it is gone and its checkpoint is there, delta-rs reads the version and never writes another one.
         """
         entries = sorted(path for path in listed if path.startswith(f"{self.folder}/_delta_log/") and path.endswith(".json"))
         if (opened := f"{self.folder}/_delta_log/{version:020d}.json") not in entries:
@@ -331,7 +331,7 @@ def _unreadable(url: str, error: Exception, path: str) -> LakeUnavailable:
 
 
 def _number(decoded: Snapshot) -> int:
-    """Return a number for the commit of a version, which is all that an app transaction has room for; 0 where none is known."""
+    """Return a number for the commit of a version, as app transactions hold only numbers; 0 if none is known."""
     return zlib.crc32(decoded.commit_id.encode())
 
 
@@ -348,7 +348,7 @@ def _properties(applied: Applied) -> CommitProperties:
 
 
 def _writer_properties() -> WriterProperties:
-    """Return how files are written: keys and places hardly repeat, and bounds of them would pass nothing over."""
+    """Return how files are written: keys and places hardly repeat, and no file could be skipped by their bounds."""
     from deltalake import ColumnProperties, WriterProperties
 
     plain = ColumnProperties(dictionary_enabled=False, statistics_enabled="NONE")
@@ -356,7 +356,7 @@ def _writer_properties() -> WriterProperties:
 
 
 def _comes_after(has_sequence: bool) -> str:  # noqa: FBT001
-    """Return the condition under which a source row comes after the one that stands."""
+    """Return the condition under which a source row comes after the one in the table."""
     *greater, last = POSITION
     after = f's."{last}" > t."{last}"'
     for name in reversed(greater):

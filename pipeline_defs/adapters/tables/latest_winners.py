@@ -1,7 +1,7 @@
-"""Latest by key in DuckDB: which record of each key is its latest, of the ranges that an update has to read.
+"""Latest by key in DuckDB: which record of each key is the latest among the ranges that an update has to read.
 
-Nothing here is visible or decides what the table has. A row's place among all is worked out beside it: its epoch, and how far
-the timestamps of its Kafka partition had come.
+Nothing here is visible or decides what the table has. A row's place in the order is computed beside it: its growth epoch,
+and the greatest timestamp of its Kafka partition so far.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from .sql_text import as_pattern, file_at, literal, quoted
 if TYPE_CHECKING:
     import duckdb
 
-MOST_TOLD = 100  # places that differ
+MOST_TOLD = 100  # differing places that are reported
 SHARES = 16  # of the keys; the check looks at one of them
 NEVER_MS = -(1 << 63)  # before all timestamps
-MEMORY = "1GB"  # of keys and places; the rest of them is on the disk
-BATCH_ROWS, BATCH_BYTES = 8192, 32 * 1024 * 1024  # at most, of what is handed over at a time
+MEMORY = "1GB"  # for keys and places; the rest of them spills to the disk
+BATCH_ROWS, BATCH_BYTES = 8192, 32 * 1024 * 1024  # at most, of each batch that is handed over
 _STRETCHES = pa.schema(
     [
         *((name, pa.int32()) for name in ("_stretch", "_generation", "_partition", "_epoch_of_it")),
@@ -45,7 +45,7 @@ MARKS = (pa.field("_forced", pa.bool_()), pa.field("_gone", pa.bool_()))  # what
 
 
 def find_damage(path: str, lake: Lake) -> str:
-    """Read all of a file by DuckDB; say why that cannot be done, where it cannot. Raise `LakeUnavailable`."""
+    """Read all of a file with DuckDB; return why that fails, else an empty text. Raises `LakeUnavailable`."""
     import duckdb
 
     try:
@@ -62,7 +62,7 @@ def find_damage(path: str, lake: Lake) -> str:
 
 
 def _explain(error: duckdb.Error) -> str:
-    """Return what DuckDB says of a file or of memory; of other errors the text may have values of records."""
+    """Return DuckDB's message about a file or memory, else only the error's type: the text may have values of records."""
     import duckdb
 
     return first_line(error) if isinstance(error, (duckdb.IOException, duckdb.OutOfMemoryException)) else type(error).__name__
@@ -70,9 +70,9 @@ def _explain(error: duckdb.Error) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """What an update reads; `everything` only where a key has lost its winner, `present` is the table's files.
+    """What an update reads; `everything` only if a key has lost its winner, `present` are the table's files.
 
-    With `with_present` the rows that stand are among the candidates, and the outcome is the whole table.
+    With `with_present` the table's own rows are candidates too, and the outcome is the whole table.
     """
 
     fresh: Sequence[Stretch]
@@ -90,8 +90,8 @@ class Inputs:
 class Winners:
     """The latest records by key among what an update reads; `schema` is the table's, which holds all rows.
 
-    They are found by keys and places alone, and values are read for those that won: rows may be as wide as Kafka takes them.
-    What does not fit into memory is in `folder` meanwhile.
+    They are found by keys and places alone, and values are read only for winners: rows may be as wide as Kafka takes them.
+    What does not fit into memory spills to `folder`.
     """
 
     def __init__(self, lake: Lake, inputs: Inputs, schema: pa.Schema, config: Latest, folder: Path) -> None:
@@ -106,7 +106,7 @@ class Winners:
     def rows(self) -> Iterator[pa.RecordBatchReader]:
         """Yield the rows of an update, one per key: with what is to be done to the key, or the whole table.
 
-        Values are read while the rows are. Raise `LakeUnavailable` where a file cannot be read.
+        Values are read as the rows are consumed. Raises `LakeUnavailable` if a file cannot be read.
         """
         inputs = self._inputs
         with self._connect() as connection:
@@ -131,10 +131,10 @@ class Winners:
             yield rows.to_arrow_reader(self._batch_rows(connection, [*won, *stand])).cast(columns)
 
     def find_differences(self, share: int) -> tuple[int, list[tuple[int, int, int]]]:
-        """Compare a share of the keys with a recomputation; return how many keys stand, and the places that differ.
+        """Compare a share of the keys with a recomputation; return how many the table has, and the places that differ.
 
-        A place is (generation, Kafka partition, offset) of the record that should stand, or of the one that stands. Raise
-        `LakeUnavailable` where a file cannot be read.
+        A place is (generation, Kafka partition, offset) of the record that should be in the table, else of the one that is.
+        Raises `LakeUnavailable` if a file cannot be read.
         """
         place = ("generation", "partition", "offset")
         more = {"timestamp": quoted("timestamp"), "_deleted": "value IS NULL", "content": "hash(value)"}
@@ -144,7 +144,7 @@ class Winners:
         places = ", ".join(f"coalesce(r.{quoted(name)}, s.{quoted(name)})" for name in place)
         with self._connect() as connection:
             right = f"SELECT * FROM ({self._places(connection, 'fresh', self._inputs.fresh, more)}) {drawn}"
-            # of a key that stands twice neither row is as it should be, though each alone might be
+            # a key that is there twice is wrong, though each of its rows alone might be right
             stands = self._present_places({**more, "_deleted": "_deleted"})
             stands = f"SELECT *, count(*) OVER (PARTITION BY key) AS copies FROM ({stands}) {drawn}"
             connection.execute(f"CREATE TEMP TABLE stands AS {stands}")
@@ -166,7 +166,7 @@ class Winners:
                 connection.from_arrow(self._schema.empty_table()).write_parquet(str(self._columns))
                 connection.execute(f"SET memory_limit = '{MEMORY}'; SET preserve_insertion_order = false")
                 connection.execute(f"SET temp_directory = {literal(str(self._folder / 'spilled'))}")
-                # each join has what is narrow on its right, which is held in memory; DuckDB might swap them
+                # each join has its narrow side on the right, which is held in memory; DuckDB might swap the sides
                 connection.execute("SET disabled_optimizers = 'join_order,build_side_probe_side'")
                 yield connection
         except duckdb.Error as error:
@@ -176,7 +176,7 @@ class Winners:
                 f"{mend(errno_in(said)) or 'the next update tries again'}"
             ) from error
         except RuntimeError as error:
-            if str(error) == "Query interrupted":  # as DuckDB says that Ctrl-C was pressed
+            if str(error) == "Query interrupted":  # DuckDB's words for Ctrl-C
                 raise KeyboardInterrupt from error
             raise
 
@@ -184,7 +184,7 @@ class Winners:
     def _columns(self) -> Path:
         """A file without rows that is read before all others: they are read as its types.
 
-        Of INT and FLOAT alone DuckDB would make FLOAT, which has not all INT.
+        Left to itself DuckDB makes FLOAT of INT and FLOAT, which does not hold every INT.
         """
         return self._folder / "columns.parquet"
 
@@ -193,7 +193,7 @@ class Winners:
         return f"[{', '.join(files)}]"
 
     def _read(self, paths: Iterable[str]) -> str:
-        """Return the SELECT of all rows of some files, with where each lies."""
+        """Return the SELECT of all rows of some files, each with its file and its number there."""
         options = "union_by_name = true, hive_partitioning = false, filename = true, file_row_number = true"
         return (
             f"SELECT * EXCLUDE (filename, file_row_number), parse_filename(filename) AS _file, file_row_number AS _row "
@@ -201,7 +201,7 @@ class Winners:
         )
 
     def _present_places(self, more: Mapping[str, str] = MappingProxyType({})) -> str:
-        """Return the SELECT of where the rows that stand lie, and their places in the order."""
+        """Return the SELECT of where the table's rows lie, of their keys and their places in the order."""
         names = ", ".join(("_file", "_row", "key", *map(quoted, self._order), *_named(more)))
         return f"SELECT false AS _is_decoded, {names} FROM ({self._read(self._inputs.present)})"
 
@@ -212,7 +212,7 @@ class Winners:
         stretches: Sequence[Stretch],
         more: Mapping[str, str] = MappingProxyType({}),
     ) -> str:
-        """Return the SELECT of where decoded rows lie, and their places in the order; records without a key are left out."""
+        """Return the SELECT of where decoded rows lie, of their keys and their places in the order; leave out null keys."""
         connection.register(name, pa.Table.from_pylist([*map(_told, count(), stretches)], _STRETCHES))
         found = {each: quoted(each) for each in self._order}
         found["_epoch"] = "_epoch_of_it"
@@ -236,7 +236,7 @@ class Winners:
     def _fetched(self, won: Collection[str], stand: Collection[str]) -> str:
         """Return the SELECT of all columns of the winners, which lie in decoded files or in those of the table.
 
-        Of those of an update with what is to be done to their keys.
+        The rows of an update also have what is to be done to their keys.
         """
         fetched = {name: f"f.{quoted(name)}" for name in self._schema.names}
         stands, marks, gone = dict(fetched), "", ""
@@ -256,7 +256,7 @@ class Winners:
         return rows + gone
 
     def _batch_rows(self, connection: duckdb.DuckDBPyConnection, paths: Collection[str]) -> int:
-        """Return how many rows of some files are handed over at a time: of wide ones fewer."""
+        """Return how many rows of some files make a batch: fewer if they are wide."""
         groups = (
             "SELECT sum(total_uncompressed_size) / max(row_group_num_rows) AS bytes "
             f"FROM parquet_metadata({self._files(paths)}) GROUP BY file_name, row_group_id HAVING max(row_group_num_rows) > 0"
@@ -274,7 +274,7 @@ def _name(path: str) -> str:
 
 
 def _told(number: int, stretch: Stretch) -> dict[str, object]:
-    """Return what DuckDB is told of a stretch."""
+    """Return a stretch as a row of `_STRETCHES`."""
     offsets, placed = stretch.offsets, stretch.placed
     return {
         "_stretch": number,
@@ -293,7 +293,7 @@ def _field(of: str, name: str) -> str:
 
 
 def _normalized(key: str, kind: pa.DataType) -> str:
-    """Return a key in which NaN and zero have one form each: of several forms DuckDB makes one key, and MERGE many."""
+    """Return a key in which NaN and zero have one form each: several forms are one key to DuckDB, and many to MERGE."""
     if pa.types.is_floating(kind):
         return f"CASE WHEN isnan({key}) THEN 'nan' WHEN {key} = 0 THEN 0 ELSE {key} END"
     if not any(map(pa.types.is_floating, parts_of(kind))):

@@ -8,29 +8,29 @@ _GLOB_CHARACTERS = re.compile(r"[*?\[]")
 
 
 def file_pattern(lake: Lake, path: str) -> str:
-    """Return the pattern that means a path of the lake to DuckDB, which takes each path it is given for a pattern.
+    """Return DuckDB's pattern for a path of the lake: it takes every path for a pattern.
 
-    A lake at `/lake[1]` is else nowhere, and one at `/lake*` shows the rows of another.
+    Otherwise a lake at `/lake[1]` is not found, and one at `/lake*` shows the rows of another.
     """
     url = lake.store.url(path)
     return url if lake.store.is_remote else as_pattern(url)
 
 
 def as_pattern(path: str) -> str:
-    """Return the pattern that means a path of this machine to DuckDB."""
+    """Return DuckDB's pattern for a path of this machine."""
     return _GLOB_CHARACTERS.sub(r"[\g<0>]", path)
 
 
 def file_at(lake: Lake, path: str) -> str:
-    """Return a file of the lake as SQL names it to `read_parquet`."""
+    """Return a file of the lake as an SQL literal for `read_parquet`."""
     return literal(file_pattern(lake, path))
 
 
 def literal(text: str) -> str:
-    """Return a text in SQL."""
+    """Return a text as an SQL literal."""
     return "'" + text.replace("'", "''") + "'"
 
 
 def quoted(name: str) -> str:
-    """Return the name of a column, or of a view, in SQL."""
+    """Return the name of a column, or of a view, quoted for SQL."""
     return '"' + name.replace('"', '""') + '"'

@@ -1,8 +1,8 @@
 """Which files have the rows of a topic or of a derived table, and which of their rows: fixed files of one version, found once.
 
-Of the raw table where it has them, and of what that has not yet the landed files; which is which is decided by offset. A
-compacted file has many ranges and days, so rows are chosen by what they say of themselves, and each file is read once.
-Invariant: each landed range is in one part at most.
+Ranges are read from the raw table if it has them, else from their landed files; offsets decide which. A compacted file has
+many ranges and days, so rows are chosen by their own columns, and each file is read once. Invariant: each landed range is
+in one part at most.
 """
 
 from collections import defaultdict
@@ -27,15 +27,15 @@ from .decodings import Decodings
 from .delta_log import raw_table_log
 from .latest_table import LatestTable
 
-# by range the path of the raw table's file that is read for it, below the lake's root
+# by range, the path below the lake's root of the raw table's file that is read for it
 InTable = Mapping[OffsetRange, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A file below the lake's root and the ranges to read of it, in offset order; `is_whole` where it has no others.
+    """A file below the lake's root and the ranges to read of it, in offset order; `is_whole` if it has no others.
 
-    `is_older` where it may lack a column, which the version that wrote it did not know.
+    `is_older` if it may lack a column, which the version that wrote it did not know.
     """
 
     path: str
@@ -45,15 +45,15 @@ class Part:
 
     @property
     def stretches(self) -> list[OffsetRange]:
-        """The offsets to read, in as few stretches as there can be."""
+        """The offsets to read, in as few stretches as possible."""
         return merge_ranges(self.ranges)
 
 
 @dataclass(frozen=True, slots=True)
 class TopicRows:
-    """The files of a topic's rows: those of the table that are read whole, by range, and those of which a part is read.
+    """The files of a topic's rows: by range, those of the raw table that are read whole, and those of which a part is read.
 
-    `older` are those of the table that may lack a column.
+    `older` are the table's files that may lack a column.
     """
 
     coverage: Coverage
@@ -67,7 +67,7 @@ class TopicRows:
         return {**self.cut, **self.whole}
 
     def parts(self, chosen: Collection[OffsetRange] | None = None) -> list[Part]:
-        """Return what to read of all ranges, or of those that are chosen, in offset order; of a range without rows nothing."""
+        """Return what to read for all ranges, or for the chosen ones, in offset order; nothing for a range without rows."""
         in_table, found = self.in_table, defaultdict[str, list[OffsetRange]](list)
         for offsets in sorted(self.coverage.published.keys() | in_table.keys()):
             if chosen is None or offsets in chosen:
@@ -87,7 +87,7 @@ class TopicRows:
         ]
 
     def _is_older(self, offsets: OffsetRange) -> bool:
-        """Return whether the file of a range in `data/` may lack a column: its manifest says it, once it is published."""
+        """Return whether the file of a range in `data/` may lack a column: its manifest tells, once the file is published."""
         manifest = self.coverage.manifests.get(offsets)
         return manifest is None or len(manifest.schema) < len(RAW_COLUMNS) or offsets in self.coverage.unfinished
 
@@ -110,9 +110,9 @@ def own_path(offsets: OffsetRange, coverage: Coverage) -> str:
 def find_rows(coverage: Coverage, lake: Lake) -> TopicRows:
     """Find which files are read for the ranges of a topic, with no row twice.
 
-    A file of the table is read whole where all ranges between its offsets are landed as it has them; where somebody took it
-    away, the range files are read, and of a dropped range the part of it. Whatever is replaced meanwhile, a file of the table
-    stays what it is; one in `data/` is exchanged. Raise `TableFileGone`, or `BrokenTable`, where rows are nowhere else.
+    A file of the table is read whole if all ranges between its offsets are landed as it has them. Otherwise, or if somebody
+    took it away, the range files are read; of a dropped range its part of a table's file. A replace never changes a file of
+    the table, but it exchanges one in `data/`. Raises `TableFileGone`, or `BrokenTable`, if rows are nowhere else.
     """
     topic = coverage.log.topic
     log = raw_table_log(topic, lake.store)
@@ -149,9 +149,9 @@ def find_rows(coverage: Coverage, lake: Lake) -> TopicRows:
 
 @dataclass(frozen=True, slots=True)
 class TableRows:
-    """Files (paths below the lake's root), the columns of these, and which rows are meant, as SQL with names in `"`.
+    """Files (paths below the lake's root), their columns, and which rows are meant, as SQL with names in `"`.
 
-    Columns whose names begin with `_` are the table's own, and are not given.
+    Columns whose names begin with `_` are the table's own, and are not shown.
     """
 
     paths: tuple[str, ...]
@@ -160,21 +160,21 @@ class TableRows:
 
     @property
     def shown(self) -> pa.Schema:
-        """The columns that are given."""
+        """The columns that are shown."""
         return pa.schema([field for field in self.schema if not field.name.startswith("_")])
 
     @property
     def hidden(self) -> list[str]:
-        """The columns that are not."""
+        """The names of the columns that are not shown."""
         return [name for name in self.schema.names if name.startswith("_")]
 
     def conform(self, rows: pa.Table) -> pa.Table:
-        """Return rows with all columns that are given, of their types, null where the files have none."""
+        """Return rows with all shown columns in their types, null in a column that the files lack."""
         return conform(rows, self.shown)
 
 
 def find_decoded(topic: str, chosen: OffsetRange | None, decodings: Decodings) -> TableRows:
-    """Find the decoded rows of a topic, or of one range; raise `Refused` where nothing of it is decoded."""
+    """Find the decoded rows of a topic, or of one range; raise `Refused` if nothing of it is decoded."""
     decoded = decodings.read_ranges(topic)
     if chosen is None:
         files = [file.path for file in decoded.table.files.values() if file.rows and not is_of_dead_letters(file)]
@@ -189,7 +189,7 @@ def find_decoded(topic: str, chosen: OffsetRange | None, decodings: Decodings) -
 
 
 def find_day(topic: str, day: str, decodings: Decodings) -> TableRows:
-    """Find the decoded rows of a day; raise `Refused` where they are not counted by day, or by two event times."""
+    """Find the decoded rows of a day; raise `Refused` if they are not counted by day, or by more than one event time."""
     decoded = decodings.read_ranges(topic)
     times = decoded.sums.days.keys()
     if times == {""}:
@@ -210,7 +210,7 @@ def find_day(topic: str, day: str, decodings: Decodings) -> TableRows:
 
 
 def find_latest(topic: str, lake: Lake) -> TableRows:
-    """Find the latest record of each key; raise `Refused` where there is no such table, `BrokenTable` for a damaged one."""
+    """Find the latest record of each key; raise `Refused` if there is no such table, `BrokenTable` for a damaged one."""
     standing = LatestTable(lake, topic).read()
     if standing is None:
         raise Refused(
