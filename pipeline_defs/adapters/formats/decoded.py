@@ -1,4 +1,4 @@
-"""What each decoder in Spark gives back, and which dates and times all readers of the files can say: of the years 1 to 9999."""
+"""What each decoder in Spark returns, and which dates and times all readers of the files can read: of the years 1 to 9999."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ TIMES = (DateType, TimestampType, TimestampNTZType)
 
 @dataclass(frozen=True, slots=True)
 class SideOutcome:
-    """What a key or value decodes to; `failure` and `value` are each right only where they are asked for.
+    """What a key or value decodes to; `value` and `failure` are each right only for the rows named here.
 
     | column | of which rows | what |
     |---|---|---|
@@ -38,10 +38,10 @@ class SideOutcome:
 class Decoded:
     """How a key or value decodes, in two steps, so that the work is done once for each row.
 
-    `read` is the work. `judge` is given the column that it became, which may be asked for as often as one likes. Only a
-    `failure` asks for the key or value itself: it is large, and rows that are right need not carry it along. `schemas` are
-    what decided the outcome beside the configuration: a reader's schema, writers' by their ids. All are of no one data frame:
-    they can be asked of any rows with columns of those names.
+    `read` is the work. `judge` is given the column with its result, which may be used as often as one likes. Only a
+    `failure` uses the key or value itself: it is large, and rows that are right need not carry it along. `schemas` are what
+    decided the outcome beside the configuration: a reader's schema, writers' by their ids. None is bound to a data frame:
+    they can be used on any rows with columns of those names.
     """
 
     read: Column
@@ -56,28 +56,28 @@ def failed(error_class: Column | str, error: Column) -> Column:
 
 
 def no_id() -> Column:
-    """Return the `schema_id` of what no registry has the schema of."""
+    """Return the `schema_id` of what has no schema in a registry."""
     return f.lit(None).cast("int")
 
 
 def is_plain(text: Column, sign: str) -> Column:
-    """Return whether a text is UTF-8 and has nowhere a sign, a regular expression of one character; never null.
+    """Return whether a text is UTF-8 and lacks a sign, given as a regular expression of one character; never null.
 
-    One call of Java says so, in half the time of `is_valid_utf8`: Spark reads the text, looks for the sign, and writes what
-    stands before it, which is other bytes where some were not UTF-8.
+    One Java call tells, in half the time of `is_valid_utf8`: Spark reads the text, looks for the sign, and writes what is
+    before it, which is other bytes if some were not UTF-8.
     """
     return f.coalesce(f.get(f.split(text, sign, 2), 0) == text, f.lit(False))  # noqa: FBT003
 
 
 def in_python(function: Callable[..., Any], kind: DataType, *columns: Column) -> Column:
-    """Return what a function makes of batches of columns, of that kind, in Spark's Python workers."""
+    """Return the column of type `kind` that a function makes of batches of columns in Spark's Python workers."""
     make: Any = pandas_udf  # its overloads know no types that are strings
     made: Column = make(function, kind)(*columns)
     return made
 
 
 def decoded_where_not_null(raw: Column, value: Column, failure: Column) -> Decoded:
-    """Return how a key or value decodes whose `value` is null where its bytes cannot be decoded; a null stays one."""
+    """Return how a key or value decodes whose `value` is null if its bytes cannot be decoded; a null stays one."""
     read = f.struct(raw.isNull().alias("is_null"), value.alias("value"))
     return Decoded(read, lambda read: SideOutcome(read["value"], read["is_null"] | read["value"].isNotNull(), failure, no_id()))
 
@@ -85,7 +85,7 @@ def decoded_where_not_null(raw: Column, value: Column, failure: Column) -> Decod
 def decoded_where_read(
     plain: Decoded, is_unread: Column, why: tuple[Column, Column], written_with: Column, schemas: Mapping[str, str]
 ) -> Decoded:
-    """Return how a key or value decodes of which a registry's schemas say whether it can be read at all.
+    """Return how a key or value decodes if a registry's schemas tell whether it can be read at all.
 
     `why` has class and text of what is wrong with one that `is_unread`; `written_with` is the id of its schema.
     """
@@ -100,7 +100,7 @@ def decoded_where_read(
 
 
 def is_of_a_calendar(time: Column, kind: DataType) -> Column:
-    """Return whether a date or time, or each in an array, is of those years; true of null."""
+    """Return whether a date or time, or each in an array, is of the years 1 to 9999; true for null."""
     earliest, latest = (f.array_min(time), f.array_max(time)) if isinstance(kind, ArrayType) else (time, time)
     leaf = kind.elementType if isinstance(kind, ArrayType) else kind
     if isinstance(leaf, DateType):
@@ -113,7 +113,7 @@ def is_of_a_calendar(time: Column, kind: DataType) -> Column:
 
 
 def has_times_of_a_calendar(value: Column, kind: DataType) -> Column:
-    """Return whether all dates and times in a value are of those years; true of null."""
+    """Return whether all dates and times in a value are of the years 1 to 9999; true for null."""
     return reduce(and_, (is_of_a_calendar(*leaf) for leaf in leaves(value, kind, TIMES)), f.lit(True))  # noqa: FBT003
 
 

@@ -1,7 +1,7 @@
-"""Batches of JSON in Spark's Python workers: checked against their schemas; why those do not fit that Spark set aside.
+"""Batches of JSON in Spark's Python workers: checked against their schemas; why those that Spark set aside do not fit.
 
-What a worker imports is here and nothing else. Invariant: what is said has the schema's names, and nothing of what a document
-says.
+What a worker imports is here and nothing else. Invariant: messages have the schema's names, and nothing of a document's
+content.
 """
 
 import json
@@ -60,7 +60,7 @@ def batch_explainer(schema: DataType) -> Callable[..., pd.Series]:
 
 
 def explain_mismatch(body: bytes, schema: DataType) -> str:
-    """Say which field of a document is not of its type, as `id: expected BIGINT, found string`."""
+    """Return which field of a document is not of its type, as `id: expected BIGINT, found string`."""
     try:
         document = json.loads(body)
         if document is None:
@@ -98,7 +98,7 @@ def _find(value: Any, schema: DataType, path: str, *, is_nullable: bool) -> Iter
 
 
 def _is_said(text: str, name: str) -> bool:
-    """Return whether a text of the right JSON type is one of its column's, as far as that is sure."""
+    """Return whether a column's type can hold a text, as far as that is certain."""
     try:
         if name == "TIMESTAMP":
             return MOMENT.fullmatch(text) is not None and date.fromisoformat(text[:10]) is not None
@@ -108,7 +108,7 @@ def _is_said(text: str, name: str) -> bool:
 
 
 def _beyond(value: Any, name: str) -> str:
-    """Say what is wrong with a number or text of the right JSON type; nothing where nothing is."""
+    """Return what is wrong with a number or text of the right JSON type; an empty text if nothing is."""
     if isinstance(value, str):
         return "" if _is_said(value, name) else NO_TEXTS[name]
     bits = WHOLE_NUMBERS.get(name)

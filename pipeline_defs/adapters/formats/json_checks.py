@@ -1,7 +1,7 @@
 """JSON checked against JSON Schemas by jsonschema-rs.
 
-Nothing is fetched: a schema has what it refers to beside it. Invariant: what is said of a document has nothing of what it
-says: its schema's words, and the JSON types of values.
+Nothing is fetched: a schema has what it refers to beside it. Invariant: messages about a document have nothing of its content,
+only its schema's words and the JSON types of values.
 """
 
 import json
@@ -18,7 +18,7 @@ from ...core.errors import is_panic, unusable_schema
 BASE = "json-schema:///"
 SHOWN = 3  # violations in a message
 LONGEST = 200  # characters of one place, or of what a schema says
-MOST_TOLD = 5_000  # checks of one value: errors of branches within branches take all the time there is
+MOST_TOLD = 5_000  # checks of one value: beyond, finding errors of branches within branches takes for ever
 TYPES = {dict: "object", list: "array", str: "string", bool: "boolean", int: "integer", float: "number"}
 
 Checked = tuple[str, tuple[tuple[str, str], ...]]
@@ -27,7 +27,7 @@ Checked = tuple[str, tuple[tuple[str, str], ...]]
 
 @dataclass(frozen=True)
 class Checker:
-    """A schema that documents are checked by; `tells` where: not where it has too many branches."""
+    """A schema that documents are checked by; it `tells` where they fail, unless it has too many branches."""
 
     validator: Any
     tells: bool
@@ -35,7 +35,7 @@ class Checker:
 
 @cache
 def open_checker(text: str, references: tuple[tuple[str, str], ...]) -> Checker:
-    """Return the checker of a schema, the same one for the life of the process; raise `ValueError` where it is no schema."""
+    """Return the checker of a schema, the same one for the life of the process; raise `ValueError` if it is no schema."""
     schema, known = parse_json(text), {name: parse_json(content) for name, content in references}
 
     def find(uri: str) -> Any:
@@ -80,7 +80,7 @@ def read_columns(text: str, references: Mapping[str, str], what: str) -> tuple[C
 
 
 def find_violation(checker: Checker, body: bytes) -> str | None:
-    """Say what of a document its schema does not allow; none where it allows all.
+    """Return what its schema does not allow in a document; none if it allows all.
 
     What cannot be read, or is nested too deep to be, is a violation too: nothing that was not checked ever passes.
     """
@@ -115,7 +115,7 @@ class Unchecked(ValueError):
 
 
 def _number(text: str) -> float:
-    """Return a number; of one beyond DOUBLE the checker would be told that it is null."""
+    """Return a number; raise `Unchecked` for one beyond DOUBLE, which the checker would take for null."""
     number = float(text)
     if number in {float("inf"), float("-inf")}:
         raise Unchecked("a number is beyond DOUBLE")
@@ -130,7 +130,7 @@ DECODER = json.JSONDecoder(parse_float=_number, parse_constant=_constant)
 
 
 def _say(error: Any) -> str:
-    """Say where a document is not as its schema wants, and what that is: types of values, never values."""
+    """Return where a document is not as its schema wants, and how: by types of values, never by values."""
     kind, path = error.kind, [str(step) for step in error.evaluation_path]
     named = {name for word, name in pairwise(path) if word == "properties"}
     at = "/".join(str(step) if isinstance(step, int) or step in named else "*" for step in error.instance_path)

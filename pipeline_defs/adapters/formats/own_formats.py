@@ -29,7 +29,7 @@ CALL_SECONDS = 30.0  # for a function that only says what Spark is to do
 
 @cache
 def own_formats() -> Mapping[str, tuple[EntryPoint, ...]]:
-    """Return the entry points by the format's name in defs.yaml; one that has the name of a `Format` is none."""
+    """Return the entry points by the format's name in defs.yaml; leave out those with the name of a `Format`."""
     found: dict[str, tuple[EntryPoint, ...]] = {}
     for each in entry_points(group=GROUP):
         if each.name not in {*Format}:
@@ -38,7 +38,7 @@ def own_formats() -> Mapping[str, tuple[EntryPoint, ...]]:
 
 
 def package_of(name: str) -> str:
-    """Return the package that a format comes from, with its version; raise `BadSetting` where several packages name one."""
+    """Return the package that a format comes from, with its version; raise `BadSetting` if several packages name one."""
     point = _find(name)
     return f"{point.dist.name} {point.dist.version}" if point.dist else point.value
 
@@ -49,7 +49,7 @@ def told(name: str) -> str:
 
 
 def decode_own(rows: DataFrame, column: str, name: str) -> Decoded:
-    """Decode by a user's function; raise `BadSetting` where it cannot be loaded, fails, or returns no column of such rows."""
+    """Decode by a user's function; raise `BadSetting` if it cannot be loaded, fails, or returns no column of such rows."""
     point, raw = _find(name), f.col(column)
     value = _call(point, raw, rows.sparkSession)
     if not isinstance(value, Column):
@@ -75,7 +75,7 @@ def decode_own(rows: DataFrame, column: str, name: str) -> Decoded:
 
 
 def _call(point: EntryPoint, raw: Column, session: SparkSession) -> object:
-    """Return what a user's function gives; raise `BadSetting` where it fails, and where it gives nothing in time.
+    """Return what a user's function returns; raise `BadSetting` if it fails, or returns nothing in time.
 
     It is called by a thread that ends with the process: no other topic waits for it.
     """

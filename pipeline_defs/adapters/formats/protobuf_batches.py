@@ -1,7 +1,7 @@
 """Batches of Protobuf messages to Arrow, in Spark's Python workers.
 
-A worker imports this file and `core.errors`. Protobuf's own runtime parses each message and spells it anew, ptars makes
-columns of that: it is quick, and reads other spellings wrongly, or panics. Invariant: a bad message is an error of its own row.
+A worker imports this file and `core.errors`. Protobuf's own runtime parses each message and serializes it anew; ptars makes
+columns of that: it is fast, but misreads other spellings, or panics. Invariant: a bad message is an error of its own row only.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -35,7 +35,7 @@ class Undecodable(ValueError):
 class ArrowReady(pd.arrays.ArrowExtensionArray):  # type: ignore[misc]
     """A column that is what Spark wants already: pyspark would make a Python object of each nested value and back.
 
-    Where a newer pyspark does not ask for `map`, nothing is lost but time.
+    If a newer pyspark does not call `map`, nothing is lost but time.
     """
 
     def map(self, mapper: Any, na_action: Any = None) -> Self:  # noqa: ARG002
@@ -57,8 +57,8 @@ class ProtobufReader:
     def normalize(self, body: bytes) -> bytes:
         """Return the one spelling of a message that ptars reads as Protobuf does.
 
-        Protobuf allows a map's entry without its value, a key or a field of a oneof twice, a message in parts. Of each ptars
-        makes something else, or panics. Raises `Undecodable` for what is no message.
+        Protobuf allows a map's entry without its value, a key or a field of a oneof twice, a message in parts. ptars reads
+        each of these as something else, or panics. Raises `Undecodable` for what is no message.
         """
         try:
             self.message.ParseFromString(body)
@@ -88,7 +88,7 @@ def open_reader(descriptors: bytes, message: str) -> ProtobufReader:
 
 
 def _with_numbers(file: FileDescriptorProto) -> FileDescriptorProto:
-    """Return a file with a number for each enum: of a proto2 one Protobuf's runtime drops values without a name."""
+    """Return a file with an integer for each enum: Protobuf's runtime drops values of a proto2 enum that have no name."""
     changed = FileDescriptorProto()
     changed.CopyFrom(file)
     for message in _messages(changed.message_type):
@@ -118,7 +118,7 @@ def batch_decoder(descriptors: bytes, message: str, kind: bytes) -> Callable[[pd
 
 
 def decode_bodies(bodies: pa.Array, reader: ProtobufReader, wanted: pa.DataType) -> tuple[pa.Array, list[str | None]]:
-    """Read a batch: values of the type wanted, null where the body is null or cannot be read, and then why."""
+    """Read a batch: return values of the type wanted, null if the body is null or cannot be read, and why it cannot."""
     texts = bodies.to_pylist()
     errors: list[str | None] = [None] * len(texts)
     sound, spelled = [], []
@@ -144,9 +144,9 @@ def decode_bodies(bodies: pa.Array, reader: ProtobufReader, wanted: pa.DataType)
 
 
 def _read(bodies: pa.Array, start: int, handler: Any) -> Iterator[tuple[int, pa.Array | str]]:
-    """Yield columns, and why there are none, each with where it starts: halves isolate a message that fails all.
+    """Yield columns, or why there are none, each with where it starts: halving isolates a message that fails its batch.
 
-    That is one that Protobuf allows and no column can say: in proto2 a string need not be UTF-8, a time may be of any year.
+    Protobuf allows such a message, and no column can hold it: in proto2 a string need not be UTF-8, a time may be of any year.
     """
     if len(bodies) == 0:
         return
@@ -166,7 +166,7 @@ def _read(bodies: pa.Array, start: int, handler: Any) -> Iterator[tuple[int, pa.
 
 
 def _explain(error: BaseException) -> str:
-    """Return what is wrong with a message that has no columns, without any of what it says."""
+    """Return what is wrong with a message that has no columns, without any of its content."""
     if isinstance(error, Undecodable):
         return str(error)
     return "a string is not UTF-8" if "utf-8" in str(error).lower() else "ptars, which makes columns of messages, fails at it"
@@ -206,7 +206,7 @@ def _refuse_times(columns: pa.Array, path: str = "") -> None:
 
 
 def arrow_type(kind: pa.DataType) -> pa.DataType:
-    """Return the type that Spark has for one of ptars': it knows no unsigned numbers and no time spans that Parquet has."""
+    """Return Spark's type for one of ptars': Spark has no unsigned numbers, and no time spans that Parquet has."""
     if pa.types.is_struct(kind):
         return pa.struct([pa.field(field.name, arrow_type(field.type)) for field in kind])
     if pa.types.is_map(kind):

@@ -29,7 +29,7 @@ _OF_ABSL = re.compile(r"WARNING: All log messages before absl|[WI]\d{4} |\s*$") 
 PROTOC_SECONDS = 60
 LONGEST_NAME = 100  # characters of a name in a message
 
-# what a reader's type makes of a writer's other one without a loss: numbers that are encoded alike, and are no smaller
+# by writer's type, the other types that a reader may have without a loss: encoded alike, and no smaller
 WIDER: Mapping[str, frozenset[str]] = {
     "int32": frozenset({"int64"}),
     "uint32": frozenset({"uint64", "int64"}),
@@ -43,7 +43,7 @@ WIDER: Mapping[str, frozenset[str]] = {
 
 @dataclass(frozen=True, slots=True)
 class ProtoFile:
-    """A compiled schema: a serialized FileDescriptorSet, what it imports before it."""
+    """A compiled schema: a serialized FileDescriptorSet, with what it imports first."""
 
     descriptors: bytes
 
@@ -107,7 +107,7 @@ def _compile(text: str, references: tuple[tuple[str, str], ...], what: str) -> P
 
 
 def _refuse_name(file: str, what: str) -> None:
-    """Refuse the name of an import that is no plain path: nothing is ever written outside of the temporary folder."""
+    """Refuse an import whose name is no plain path: nothing is ever written outside the temporary folder."""
     parts = file.split("/")
     if file == MAIN or not file.isprintable() or "\\" in file or {"", ".", ".."} & {*parts}:
         raise unusable_schema(
@@ -125,7 +125,7 @@ def _write(path: Path, content: str, what: str) -> None:
 
 
 def _read_described(text: str) -> FileDescriptorProto | None:
-    """Return a schema that is a descriptor in base64, as Confluent's clients for Python register it; none where it is text."""
+    """Return a schema that is a descriptor in base64, as Confluent's clients for Python register it; none if it is text."""
     try:
         return FileDescriptorProto.FromString(base64.b64decode(text, validate=True))
     except (ValueError, DecodeError):
@@ -175,7 +175,7 @@ SCALARS: Mapping[str, str] = {
 
 
 def columns_of(message: Descriptor) -> Column:
-    """Return the columns of a message, which has no problems."""
+    """Return the columns of a message that has no problems."""
     return Column("struct", {field.name: _column_of(field) for field in message.fields})
 
 
@@ -191,14 +191,14 @@ def _column_of(field: FieldDescriptor) -> Column:
 
 
 class _Problems:
-    """What of a message has no column; each message is looked at once, however often it is named."""
+    """The parts of a message that no column can hold; each message is looked at once, however often it is named."""
 
     def __init__(self) -> None:
         self.found: list[str] = []
         self._columns: dict[str, int] = {}
 
     def find(self, message: Descriptor, outside: tuple[str, ...]) -> int:
-        """Find messages within themselves or without fields, groups, names that differ in case only; return the columns."""
+        """Find recursive or empty messages, groups, names that differ in case only; return the number of columns."""
         name = message.full_name
         if name in outside:
             self.found.append(f"{name} contains itself")
@@ -227,7 +227,7 @@ class _Problems:
 
 @dataclass(frozen=True, slots=True)
 class Prefixes:
-    """Bytes that say which message of its file follows: those that mean one only, and what the others may mean instead."""
+    """Bytes that say which message of its file follows: unambiguous ones, and others with what else they may mean."""
 
     sure: tuple[bytes, ...]
     doubtful: Mapping[bytes, str]
@@ -260,7 +260,7 @@ def encode_path(message: Descriptor) -> Prefixes:
 def _number(
     siblings: Iterable[Descriptor], left_out: set[str], outside: tuple[int, ...] = ()
 ) -> Iterator[tuple[tuple[int, ...], Descriptor]]:
-    """Yield messages at any depth with their places by one count."""
+    """Yield messages at any depth with their places, counted without those that are left out."""
     for at, each in enumerate(each for each in siblings if each.full_name not in left_out):
         yield (*outside, at), each
         yield from _number(each.nested_types, left_out, (*outside, at))
@@ -280,9 +280,9 @@ def _find_made(outer: Iterable[Descriptor], fields: Iterable[FieldDescriptor]) -
 def find_mismatches(
     writer: Descriptor, reader: Descriptor, where: str = "", seen: set[tuple[str, str]] | None = None
 ) -> Iterator[str]:
-    """Find the numbers that two messages use for what is not the same: Protobuf itself would pass over it, or change it.
+    """Find the field numbers that two messages use for different things: Protobuf itself would drop or change the values.
 
-    Two messages are compared where they first meet, and nowhere again (`seen`).
+    Two messages are compared where they first meet, and never again (`seen`).
     """
     seen = set() if seen is None else seen
     if (writer.full_name, reader.full_name) in seen:
@@ -311,7 +311,7 @@ def find_mismatches(
 
 
 def _zigzag(number: int) -> bytes:
-    """Return a number as a varint of zigzag; of no negative ones."""
+    """Return a number that is not negative as a zigzag varint."""
     left, out = number << 1, b""
     while left > 0x7F:
         out, left = out + bytes([left & 0x7F | 0x80]), left >> 7

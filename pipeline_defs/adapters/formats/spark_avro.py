@@ -1,7 +1,7 @@
 """Avro in Spark, through its own `from_avro`: what was written with whatever schemas, read with one.
 
 Avro's own classes in Spark's JVM are asked about schemas before anything is read with them. Each datum is read with a mark
-behind it (`core/decode/avro.py`): where the mark does not come out, the datum was cut, goes on, or is of another schema.
+behind it (`core/decode/avro.py`): if the mark does not come out, the datum was cut, goes on, or is of another schema.
 Invariant: no bytes make a Spark job fail.
 """
 
@@ -27,7 +27,7 @@ from .spark_wire import HEAD, Wire, choose_by_id, read_wire, schema_id, usable
 
 ROOT = "/"
 NOT_A_SCHEMA = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
-"""What reading JSON as a schema raises where it is none: each part of it may be of any type."""
+"""What reading JSON as a schema raises if it is none: each part of it may be of any type."""
 KIND = "AVRO"
 NOT_ONE_DATUM = (
     "the bytes are not one datum of {}: they end within it, go on behind it, are of another one, or have a decimal or time "
@@ -45,14 +45,14 @@ OPTIONS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """Why a reader's schema cannot read all that a writer's can write; or nothing of it, where it is of another type."""
+    """Why a reader's schema cannot read all that a writer's can write, or nothing of it, if it `is_other_type`."""
 
     reason: str
     is_other_type: bool
 
 
 def whole_schema(text: str, references: Iterable[str], what: str) -> AvroSchema:
-    """Return a schema with what it refers to put into it; raise `UnusableSchema` for what is none, and for one too large."""
+    """Return a schema with what it refers to put into it; raise `UnusableSchema` for what is no schema, or too large."""
     try:
         return read_avro(text, references)
     except NOT_A_SCHEMA as error:
@@ -93,7 +93,7 @@ def find_unparsed(session: SparkSession, schemas: Mapping[int, str]) -> dict[int
 
     One of them, met first in a task, would fail the whole job.
     """
-    # a record that contains itself has no type in Spark, which a writer's need not: cut off, it has one
+    # a record that contains itself has no type in Spark, and a writer's needs none: cut off, it has one
     options = {"recursiveFieldMaxDepth": "1"}
     try:
         _types(session, [*schemas.values()], options)
@@ -113,7 +113,7 @@ def _types(session: SparkSession, schemas: Sequence[str], options: Mapping[str, 
 
 
 def find_mismatch(writer: str, reader: str) -> Mismatch | None:
-    """Return why not all that one schema writes can be read with another, as Avro sees it; none where all can.
+    """Return why not all that one schema writes can be read with another, as Avro sees it; none if all can.
 
     Raises `UnusableSchema` for a writer's schema that Avro does not take.
     """
@@ -158,7 +158,7 @@ def _bare(schema: Any) -> Any:
 
 
 def _explain(error: Exception) -> str:
-    """Say what is wrong in the words of who found it: the innermost Java exception, where there is one."""
+    """Return what is wrong in the words of what found it: the innermost Java exception, if there is one."""
     if isinstance(error, RecursionError):
         return "it is nested too deep to be read"
     if isinstance(error, (LookupError, TypeError, AttributeError)):
@@ -167,7 +167,7 @@ def _explain(error: Exception) -> str:
 
 
 def decode_avro(rows: DataFrame, column: str, side: Side, login: RegistryLogin = ANYBODY) -> Decoded:
-    """Decode Avro: of Confluent's wire format where `side` has a registry, else plain, written with `side.schema`.
+    """Decode Avro: of Confluent's wire format if `side` has a registry, else plain, written with `side.schema`.
 
     Raises `UnusableSchema`, `UnknownSubject` and `RegistryUnavailable`, before anything is decoded.
     """
@@ -215,8 +215,8 @@ def _decoded(
     def judge(read: Column) -> SideOutcome:
         is_whole = f.equal_null(read["datum"][MARK], f.lit(END))
         value = read["datum"][VALUE]
-        # Spark copies a string's bytes as they are, and DuckDB reads nothing of a file where one is not UTF-8. All are one text
-        # to be checked, with ASCII between them, so that no two halves become whole: a check of each takes longer than all else
+        # Spark copies a string's bytes as they are, and DuckDB reads nothing of a file if one is not UTF-8. All are checked as
+        # one text, with ASCII between them, so that no two halves become whole: a check of each takes longer than all else
         text = f.concat_ws(" ", *(text for text, _ in leaves(value, kind, (StringType,))))
         is_text = is_plain(text, NUL) | f.is_valid_utf8(text)
         is_known = has_times_of_a_calendar(value, kind)

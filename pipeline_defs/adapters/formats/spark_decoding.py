@@ -1,7 +1,7 @@
 """Decoding in Spark: landed files in, per file one of decoded rows and, where any are bad, one of dead letters.
 
 One landed file is one task is one file, in the order of its rows. Nothing here is visible or decides anything. What Kafka's own
-serializers write comes back as it was written, -0.0, NaN, infinities and the least there is included, and no Python is asked.
+serializers write is decoded without Python and as it was written, -0.0, NaN, infinities and the least numbers included.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -30,7 +30,7 @@ BYTES: Mapping[str, int] = {Format.SHORT: 2, Format.INTEGER: 4, Format.LONG: 8, 
 FRACTION_BITS: Mapping[str, int] = {
     Format.FLOAT: 23,
     Format.DOUBLE: 52,
-}  # of IEEE 754; what is left, but for the sign, is the exponent
+}  # of IEEE 754; the rest, but for the sign, is the exponent
 UUID = r"(?i)^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\z"
 WHOLE_FILES = str(1 << 40)  # bytes: no file is cut, and none shares a task with another one
 DECODE_CONF: Mapping[str, str] = {
@@ -43,7 +43,7 @@ DECODE_CONF: Mapping[str, str] = {
 ZSTD_LEVEL = 1  # what can be made again, and is soon compacted, need not be as small as what is landed
 # read as text, whatever bytes they are: Spark copies BINARY wherever it is asked for
 TEXTS = (Format.JSON, Format.STRING, Format.UUID)
-STILL_SECONDS = 300.0  # at least, in which a job finishes a file: it is of seconds
+STILL_SECONDS = 300.0  # at least, for a job to finish a file, which takes seconds
 STILL_SECONDS_PER_ROW = 0.002
 BY_SPARK = (Format.NONE, Format.STRING, Format.AVRO, *SERIALIZED)  # without any Python worker
 READ, RIGHT = "_read", "_right"  # the columns of what is read of keys and values, and of whether it is right
@@ -68,9 +68,9 @@ def decode_serialized(raw: Column, side: Side) -> Decoded:
 
 
 def _number(digits: Column, kind: str) -> Column:
-    """Return the number that hexadecimal digits are the bits of."""
+    """Return the number whose bits are given as hexadecimal digits."""
     width = 8 * BYTES[kind]
-    # never more than 64 bits, also of keys that are too long, of which Spark may work this out and not use it
+    # never more than 64 bits, even of keys that are too long: Spark may work this out for them and not use it
     bits = f.conv(f.substring(digits, 1, width // 4), 16, -10).cast("bigint")
     if kind not in FRACTION_BITS:
         return bits if width == 64 else f.when(bits < 1 << (width - 1), bits).otherwise(bits - (1 << width))
@@ -80,7 +80,7 @@ def _number(digits: Column, kind: str) -> Column:
     fraction = bits.bitwiseAND((1 << fraction_bits) - 1)
     sign = f.when(f.shiftrightunsigned(bits, width - 1).bitwiseAND(1) == 1, f.lit(-1.0)).otherwise(f.lit(1.0))
     whole = f.when(exponent == 0, fraction).otherwise(fraction + (1 << fraction_bits)).cast("double")
-    # the least exponent is said twice: as 0, of numbers without the bit that all others have, and as 1
+    # the least exponent has two codes: 0, for numbers without the implicit bit that all others have, and 1
     least = 1 - (1 << (exponent_bits - 1)) + 1 - fraction_bits
     power = f.pow(f.lit(2.0), f.greatest(exponent, f.lit(1)) - 1 + least)
     beyond = f.when(fraction == 0, f.lit(float("inf"))).otherwise(f.lit(float("nan")))
@@ -88,7 +88,7 @@ def _number(digits: Column, kind: str) -> Column:
 
 
 def raw_ddl(key: str = "BINARY", value: str = "BINARY") -> str:
-    """Return the columns of landed rows as Spark has them, keys and values of some other type where they are read so."""
+    """Return the columns of landed rows in Spark's DDL, keys and values in the types that they are read as."""
     types = {field.name: from_arrow_type(field.type).simpleString() for field in RAW_SCHEMA} | {"key": key, "value": value}
     return ", ".join(f"{name} {kind}" for name, kind in types.items())
 
@@ -139,20 +139,20 @@ class Decision:
         return {f"{side}:{what}": text for side, decoded in self.sides.items() for what, text in decoded.schemas.items()}
 
     def read(self, rows: DataFrame) -> tuple[DataFrame, Mapping[str, SideOutcome]]:
-        """Decode rows: these with two columns more, and what became of each side in terms of them."""
-        # Spark puts what a column is made of wherever that column is asked for, and would decode each record once for each
-        # part of it, and again for each filter. It does not do so with what is not the same each time, as this number is
+        """Decode rows: return them with two more columns, and what became of each side in terms of these."""
+        # Spark inlines what a column is made of wherever that column is used, and would decode each record once for each
+        # part of it, and again for each filter. It does not inline what is not deterministic, as this number
         once = f.monotonically_increasing_id().alias("once")
         read = f.struct(*(decoded.read.alias(side) for side, decoded in self.sides.items()), once)
         outcomes = {side: decoded.judge(f.col(READ)[side]) for side, decoded in self.sides.items()}
-        # a column of its own: within a filter, what is asked for twice is worked out twice
+        # a column of its own: within a filter, what is used twice is worked out twice
         right = f.struct(*(outcome.is_right.alias(side) for side, outcome in outcomes.items()), once)
         judged = {side: replace(outcome, is_right=f.col(RIGHT)[side]) for side, outcome in outcomes.items()}
         return rows.withColumn(READ, read).withColumn(RIGHT, right), judged
 
 
 class SparkDecoder:
-    """Decodes landed files of one topic."""
+    """Decoder of landed files of one topic."""
 
     def __init__(self, engine: Engine, decode: Decode, login: RegistryLogin = ANYBODY) -> None:
         self._engine = engine
@@ -162,13 +162,13 @@ class SparkDecoder:
 
     @property
     def writer(self) -> str:
-        """Names what writes: equal bytes can be expected only from the same writer."""
+        """Name of what writes a file: equal bytes can be expected only from the same writer."""
         return f"spark {self._engine.version}"
 
     def decide(self, files: Sequence[File]) -> Decision:
-        """Decide how rows of landed files decode, all that a registry is asked included.
+        """Decide how rows of landed files decode, including all that a registry is asked.
 
-        Once for a job: were it asked again for the dead letters, a version registered meanwhile might leave a row in neither.
+        Call it once per job: asked again for the dead letters, a registry with a new version might leave a row in neither.
         """
         consequence = "nothing became visible; the ranges that are landed still are decoded at the next try"
         with self._engine.job(DECODE_CONF, f"read {len(files)} landed files", consequence) as session:
@@ -182,7 +182,7 @@ class SparkDecoder:
     def stage_decoded(self, files: Sequence[File], decision: Decision, folder: str, most_rows: int = 0) -> None:
         """Write the rows of landed files that can be decoded below `folder`; `most_rows` is how many one of them has.
 
-        Raises `JobStuck` where none is finished for long: those that are lie there.
+        Raises `JobStuck` if no file is finished for long; those that are finished are in `folder`.
         """
 
         def good(read: DataFrame, sides: Mapping[str, SideOutcome]) -> DataFrame:
@@ -239,14 +239,14 @@ def _schema_ids(sides: Mapping[str, SideOutcome]) -> list[Column]:
 
 
 def with_event_time(rows: DataFrame, event_time: EventTime) -> DataFrame:
-    """Return decoded rows with their event time; raise `BadSetting` where it is no column of theirs, or no time."""
+    """Return decoded rows with their event time; raise `BadSetting` if it is no column of theirs, or no time."""
     kind, found = _find(rows.schema, event_time)
     if not event_time.accepts(kind):
         raise event_time.refuse(found)
     column = time = f.col(".".join(f"`{name.replace('`', '``')}`" for name in event_time.parts))
     if kind == "integer" and event_time.unit:
         time = _from_integer(column, UNITS[event_time.unit])
-    else:  # of a date far beyond the calendar a cast would fail the whole job
+    else:  # a cast of a date far beyond the calendar would fail the whole job
         time = f.when(is_of_a_calendar(column, types.DateType() if kind == "date" else types.TimestampType()), column)
     return rows.withColumn(EVENT_TIME, time.cast("timestamp"))
 
@@ -263,7 +263,7 @@ def _find(schema: types.StructType, event_time: EventTime) -> tuple[str | None, 
 
 
 def _from_integer(column: Column, per_second: int) -> Column:
-    """Return the moment so many units after 1970; null where no calendar has it: a cast beyond would fail the whole job."""
+    """Return the moment so many units after 1970; null if no calendar has it: a cast beyond would fail the whole job."""
     first, end = (day * SECONDS_A_DAY * per_second for day in (FIRST, LAST + 1))
     micros = column.cast("bigint") * f.lit(1_000_000 // per_second)
     return f.when(column.between(first, end - 1), f.timestamp_micros(micros))

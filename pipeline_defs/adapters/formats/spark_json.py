@@ -1,7 +1,7 @@
-"""JSON in Spark: bytes to columns of a stated schema or of a JSON Schema, with what is wrong of those that do not have it.
+"""JSON in Spark: bytes to columns of a stated schema or of a JSON Schema, and what is wrong with those that do not fit it.
 
-Spark's own parser does the work; what it would pass over in silence is an error here. By a JSON Schema each document is checked
-by the schema it was written with, and has the columns of the reader's.
+Spark's own parser does the work; what it would pass over in silence is an error here. With a JSON Schema, each document is
+checked against the schema it was written with, and has the columns of the reader's.
 """
 
 import json
@@ -36,7 +36,7 @@ NO_VALUE = (
     "the text is not one JSON value, or one beyond what is read: 998 levels, 1,000 digits of a number, 50,000 characters of a "
     "name, 20,000,000 of a text"
 )
-# an escaped backslash, or both halves of a pair: what is left of `\ud800` then stands alone, and Spark would make a ? of it
+# an escaped backslash, or both halves of a pair: any `\ud800` left then stands alone, and Spark would make a ? of it
 WHOLE_ESCAPES = r"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F]"
 BACKSLASH = r"\\"
 HALF_A_PAIR = r"\\u[dD][89a-fA-F]"
@@ -44,7 +44,7 @@ KIND = "JSON"
 
 
 def parse_schema(ddl: str) -> DataType:
-    """Read a schema in Spark's DDL, in a job of the engine; raise `BadSetting` where Spark does not take it."""
+    """Read a schema in Spark's DDL, in a job of the engine; raise `BadSetting` if Spark does not take it."""
     try:
         return DataType.fromDDL(ddl)
     except AnalysisException as error:  # not of a server that went away, which is the engine's to say
@@ -63,9 +63,9 @@ def decode_json(source: Column, ddl: str) -> Decoded:
     | null | null: a tombstone |
     | not UTF-8, no JSON, more than one value, `null`, half of a surrogate pair | error |
     | another type than the schema's, of a field or of the whole | error |
-    | a value that its type cannot say, see `spark_json_values` | error |
-    | a field that is null or missing | null; an error where the schema says `NOT NULL` |
-    | a field that the schema does not name | passed over: it is in the landed range |
+    | a value that its type cannot hold, see `spark_json_values` | error |
+    | a field that is null or missing | null; an error if the schema says `NOT NULL` |
+    | a field that the schema does not name | left out: it is in the landed range |
     """
     schema = parse_schema(ddl)
     text = source.cast("string")
@@ -76,7 +76,7 @@ def decode_json(source: Column, ddl: str) -> Decoded:
     boxed = f.concat(f.lit(f'{{"{box}":{{"{begin}":'), text, f.lit(f',"{end}":null}}}}'))
     wrapped = StructType([StructField(box, MapType(StringType(), read_type(schema))), StructField(CORRUPT, StringType())])
     is_bare = is_plain(text, BACKSLASH)  # as most are
-    # these two are asked for by several fields, in each row: what is asked for twice without condition Spark works out once
+    # several fields use these two, in each row: what is used twice without condition Spark works out once
     parsed = f.from_json(boxed, wrapped, STRICT)
     is_one = (f.size(parsed[box]) == 2) & (f.get(f.map_keys(parsed[box]), 1) == end)
     read = f.struct(
@@ -94,7 +94,7 @@ def decode_json(source: Column, ddl: str) -> Decoded:
         wrong = find_wrong(value, settled, schema)
         inside = f.try_variant_get(f.try_parse_json(boxed), f"$.{box}", "map<string,variant>")
         is_json = f.coalesce((f.size(inside) == 2) & f.map_contains_key(inside, end), f.lit(False))  # noqa: FBT003
-        # which field is not of its type; asked only of what is set aside, which need not be UTF-8
+        # which field is not of its type; run only for what is set aside, which need not be UTF-8
         why = in_python(batch_explainer(schema), StringType(), text.cast("binary"))
         failure = (
             f.when(~read["is_utf8"], failed("not_utf8", f.lit("the bytes are not UTF-8")))
@@ -109,7 +109,7 @@ def decode_json(source: Column, ddl: str) -> Decoded:
 
 
 def decode_json_schema(rows: DataFrame, column: str, side: Side, login: RegistryLogin = ANYBODY) -> Decoded:
-    """Decode JSON of a JSON Schema: of Confluent's wire format where `side` has a registry, else plain.
+    """Decode JSON of a JSON Schema: of Confluent's wire format if `side` has a registry, else plain.
 
     Raises `UnusableSchema`, `UnknownSubject` and `RegistryUnavailable`, before anything is decoded.
     """
@@ -138,7 +138,7 @@ def _decode_registered(column: str, side: Side, wire: Wire) -> Decoded:
 
 
 def _join(document: Decoded, violation: Column) -> Decoded:
-    """Return what is read as JSON together with what its schema forbids: what is no JSON, what has no place."""
+    """Return what is read as JSON together with what its schema forbids; a text that is no JSON keeps its own failure."""
     read = f.struct(document.read.alias("document"), violation.alias("violation"))
 
     def judge(read: Column) -> SideOutcome:
@@ -151,6 +151,6 @@ def _join(document: Decoded, violation: Column) -> Decoded:
 
 
 def _text(schema: Checked) -> str:
-    """Return the schema with what it refers to, as one text to be told apart by."""
+    """Return the schema with what it refers to, as one text to compare it by."""
     text, references = schema
     return json.dumps({"schema": json.loads(text), "references": {name: json.loads(of) for name, of in references}})

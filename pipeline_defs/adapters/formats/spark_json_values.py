@@ -1,9 +1,9 @@
-"""JSON values in Spark that are of the right JSON type and that their column still cannot say: found, never changed.
+"""JSON values in Spark that are of the right JSON type and that their column still cannot hold: found, never changed.
 
-Dates, times without a zone and decimals are read as what they are in the JSON, text or number, and made here, since Spark's own
+Dates, times without a zone and decimals are read as what they are in the JSON, text or number, and converted here: Spark's own
 reader takes other text for them, `1,5` for 15, and needs hours to round 1e-999999999. Times with a zone, as most have, it
-reads by a strict format, and here their years are looked at: making them here would take as long as all the rest. Nothing here
-parses JSON.
+reads by a strict format, and only their years are checked here: converting them here would take as long as all the rest.
+Nothing here parses JSON.
 """
 
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ EXPECTED = {
 
 
 def read_type(schema: DataType) -> DataType:
-    """Return what a schema is read as, for `settle`: VARIANT for what is told apart in the JSON, SMALLINT for TINYINT."""
+    """Return what a schema is read as, for `settle`: VARIANT for dates and the like, SMALLINT for TINYINT."""
     match schema:
         case StructType():
             return StructType([StructField(each.name, read_type(each.dataType), each.nullable) for each in schema])
@@ -48,7 +48,7 @@ def _is_variant(schema: DataType) -> bool:
 
 
 def settle(value: Column, schema: DataType) -> Column:
-    """Return a value that was read as `read_type` says, as its schema has it; null where it cannot be."""
+    """Return a value that was read as `read_type` says, in its schema's own type; null if that cannot hold it."""
     if read_type(schema) == schema:
         return value
     match schema:
@@ -71,7 +71,7 @@ def settle(value: Column, schema: DataType) -> Column:
 
 
 def find_wrong(value: Column, settled: Column, schema: DataType, path: str = "") -> Column:
-    """Return what is wrong with a value, read as `read_type` says and settled, and where in it; null where nothing is.
+    """Return what is wrong with a value, read as `read_type` says and settled, and where in it; null if nothing is.
 
     | the part | wrong is |
     |---|---|
@@ -132,7 +132,7 @@ def _wrong_elements(values: Column, schema: DataType, path: str) -> Iterator[Col
 
 
 def _numbers(values: Column, schema: DataType, path: str) -> Iterator[tuple[Column, str, str]]:
-    """Yield arrays of the numbers that may be infinite in an array's elements, with their type and where they stand."""
+    """Yield arrays of the numbers that may be infinite in an array's elements, with their type and place."""
     if isinstance(schema, StructType):
         for each in schema:
             yield from _numbers(values[each.name], each.dataType, f"{path}.{each.name}")
@@ -141,7 +141,7 @@ def _numbers(values: Column, schema: DataType, path: str) -> Iterator[tuple[Colu
 
 
 def _is_plain(schema: DataType) -> bool:
-    """Return whether of an array's elements nothing can be wrong but that a number is infinite."""
+    """Return whether nothing can be wrong with an array's elements but that a number is infinite."""
     if isinstance(schema, StructType):
         return all(each.nullable and _is_plain(each.dataType) for each in schema)
     has_rules = any(True for _ in _wrong_parts(f.lit(None), f.lit(None), schema, ""))

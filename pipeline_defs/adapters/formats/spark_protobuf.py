@@ -1,6 +1,6 @@
 """Protobuf in Spark: messages of any writers' schemas read as one message, in Arrow batches of Spark's Python workers.
 
-Protobuf's bytes do not say what they are: where a registry names their writers' schemas, those are compared first.
+Protobuf's bytes do not say what they are: if a registry has their writers' schemas, those are compared first.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ KIND = "PROTOBUF"
 
 
 def decode_protobuf(rows: DataFrame, column: str, side: Side, login: RegistryLogin = ANYBODY) -> Decoded:
-    """Decode Protobuf: of Confluent's wire format where `side` has a registry, else messages of `side.schema` as they are.
+    """Decode Protobuf: of Confluent's wire format if `side` has a registry, else messages of `side.schema` as they are.
 
     Raises `UnusableSchema`, `UnknownSubject` and `RegistryUnavailable`, before anything is decoded.
     """
@@ -83,7 +83,7 @@ def _compare(schema: Registered, reader: Descriptor) -> tuple[Prefixes, tuple[st
 
 
 def _read(body: Column, file: ProtoFile, message: Descriptor, what: str) -> Decoded:
-    """Return how bodies decode; raise `UnusableSchema` where ptars panics at the schema."""
+    """Return how bodies decode; raise `UnusableSchema` if ptars panics at the schema."""
     try:
         found = open_reader(file.descriptors, message.full_name).handler.schema()
     except BaseException as error:
@@ -103,6 +103,6 @@ def _read(body: Column, file: ProtoFile, message: Descriptor, what: str) -> Deco
 
 
 def _text(schema: Registered | Reader) -> str:
-    """Return the schema with what it imports, as one text to be told apart by."""
+    """Return the schema with what it imports, as one text to compare it by."""
     imported: Mapping[str, str] = schema.references
     return "\n".join([*(f"// {name}\n{text}" for name, text in sorted(imported.items())), schema.text])

@@ -1,6 +1,6 @@
 """Confluent's wire format in Spark: a 0 byte, four bytes of schema id, and what was written with that schema.
 
-Reads which ids some rows have, and looks them up; tells the rows apart by them. Decodes nothing of what comes after.
+Reads which ids some rows have, looks them up, and tells the rows apart by them. Decodes nothing of what comes after.
 """
 
 from collections.abc import Callable, Mapping
@@ -35,7 +35,7 @@ class Reader:
 class Wire:
     """What rows of one topic say of their writers; `broken` are ids whose schema the registry cannot give whole, and why.
 
-    It `is_cut` where there are more ids than are looked up.
+    It `is_cut` if there are more ids than are looked up.
     """
 
     registry: Registry
@@ -96,9 +96,9 @@ def read_wire(rows: DataFrame, column: str, registry: Registry) -> Wire:
 def usable(
     writers: Mapping[int, Registered], kind: str, use: Callable[[Registered], Usable]
 ) -> tuple[dict[int, Usable], dict[int, tuple[str, str]]]:
-    """Return what becomes of each writer's schema, and of those that cannot be used, or are of another kind, the failure.
+    """Return what `use` makes of each writer's schema, and the failure of each that cannot be used or is of another kind.
 
-    One writer's schema says nothing of the others: only what was written with it is set aside.
+    A schema that cannot be used does not affect the others: only what was written with it is set aside.
     """
     used, failures = {}, {}
     for each, schema in writers.items():
@@ -119,7 +119,7 @@ def head_of(schema_id: int) -> bytes:
 
 
 def choose_by_id(raw: Column, choices: Mapping[int, Column], otherwise: Column) -> Column:
-    """Return the column of the row's schema id; all in one expression, so that all rows go into one file."""
+    """Return the choice for the row's schema id; all in one expression, so that all rows go into one file."""
     head = f.substring(raw, 1, HEAD)
     chosen = f.when(f.lit(False), otherwise)  # noqa: FBT003
     for each, choice in choices.items():
@@ -128,7 +128,7 @@ def choose_by_id(raw: Column, choices: Mapping[int, Column], otherwise: Column) 
 
 
 def schema_id(raw: Column) -> Column:
-    """Return the id in front of a key or value; null where it is not of the wire format."""
+    """Return the id in front of a key or value; null if that is not of the wire format."""
     return f.when(is_framed(raw), _number(raw).try_cast("int"))
 
 

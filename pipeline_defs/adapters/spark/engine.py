@@ -1,7 +1,7 @@
-"""The engine: Spark as everything here reaches it, through Spark Connect, whoever runs it and wherever.
+"""The engine: everything here reaches Spark by it, through Spark Connect, whoever runs the server and wherever.
 
-Nothing else opens a session. Sessions are made anew when the server that had them is gone, so a caller that is told
-`EngineUnavailable` may simply ask again.
+Nothing else opens a session. Sessions are made anew when the server that had them is gone, so after `EngineUnavailable` a
+caller may simply ask again.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from .spark_session import cut, end, failures, is_ended, is_known, make_active, 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# files are written on this machine by a Spark that is ours: no .crc file beside each; pages have checksums, and the file has
-# its digest. It stays in the executors, where it would break what others write to S3
+# for a Spark of ours, which writes on this machine: no .crc file beside each file, as pages have checksums and the file its
+# digest. Not for a Spark of others: it stays in the executors and would break what they write to S3
 OWN_DISK: Mapping[str, str] = {"fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem", "fs.file.impl.disable.cache": "true"}
-SILENT_SECONDS = 60.0  # a server that is stopped, or whose machine swaps, still listens: by itself a client waits for ever
+SILENT_SECONDS = 60.0  # a server that is stopped, or whose machine swaps, still listens, and a client would wait for ever
 WATCH_SECONDS = 10.0
-GREETING_SECONDS = 300.0  # a cluster that others keep busy takes its time, and one that answers nothing but calls is none
+GREETING_SECONDS = 300.0  # a busy cluster takes its time, and a server that has done nothing by then never will
 CLOSE_SECONDS = 5.0
 POLL_SECONDS = 0.1
 
 
 class CutOff(threading.Event):
-    """That the connection of a job was closed, as its server is silent, or it was still for too long.
+    """Event of closing a job's connection, as its server was silent, or the job was still for too long.
 
     `error` is what went wrong as the server was asked or ended.
     """
@@ -48,7 +48,7 @@ class CutOff(threading.Event):
 
     @property
     def told(self) -> str:
-        """The error in words, to follow others; none where there is none."""
+        """The error in words, to follow others; empty if there is none."""
         return "" if self.error is None else f" ({type(self.error).__name__} as it was looked after: {self.error})"
 
 
@@ -57,12 +57,12 @@ class Engine:
 
     `find_url` finds or starts the server and returns its `sc://` URL; it raises `EngineUnavailable`. It is asked before each
     job, so that a server that has died or was replaced meanwhile costs nothing but its successor's start. `end_stuck` ends
-    the server of a URL, which listens and answers nobody any more; what waits for it is told then.
+    the server of a URL, which listens and answers nobody any more; whatever waits for it then fails.
     """
 
     is_remote = False  # somebody else's server, which may be on another machine: `remote_engine.py`
     write_options: Mapping[str, str] = OWN_DISK  # beside those of the file
-    advice = "`offsetlake engine status` says what runs"  # where it does not answer
+    advice = "`offsetlake engine status` says what runs"  # if the server does not answer
 
     def __init__(self, find_url: Callable[[], str], end_stuck: Callable[[str], None] = lambda url: None) -> None:
         self._find_url = find_url
@@ -81,13 +81,13 @@ class Engine:
 
     @property
     def url(self) -> str:
-        """The server's `sc://` URL, with its token: a secret; it is found or started where there is none yet."""
+        """The server's `sc://` URL, with its token: a secret; it is found, or started if there is none yet."""
         return self._find_url()
 
     def session(self, conf: Mapping[str, str]) -> SparkSession:
-        """Return the session with this configuration, the active one of this thread from now on.
+        """Return the session with this configuration, and make it the active one of this thread.
 
-        Raise `EngineUnavailable` where no server answers.
+        Raises `EngineUnavailable` if no server answers.
         """
         with self._guard:
             self._find_session(conf)
@@ -141,11 +141,11 @@ class Engine:
     def job(
         self, conf: Mapping[str, str], what: str, consequence: str, still_seconds: float = math.inf, **fields: object
     ) -> Iterator[SparkSession]:
-        """Have one job done with the session of a configuration; all that is asked of Spark is asked in here.
+        """Run one job with the session of a configuration; whatever is asked of Spark is asked within.
 
-        What Spark raises becomes `EngineLost` where the server is gone, `JobStuck` where the job was stopped as it finished
-        no task for `still_seconds`, and `ScanFailed` elsewhere. Its words do not tell whether the server is gone: that is
-        asked whether it still does anything. `what` says what was to be done, such as `land 3 ranges of flights`.
+        Spark's errors become `EngineLost` if the server is gone, `JobStuck` if the job was stopped as it finished no task
+        for `still_seconds`, and otherwise `ScanFailed`. Their text does not tell whether the server is gone, so it is asked
+        to do something. `what` says what was to be done, such as `land 3 ranges of flights`.
         """
         with self._lent(conf) as (url, session), self._watched(url, session, still_seconds=still_seconds) as was_cut:
             try:
@@ -170,7 +170,7 @@ class Engine:
 
     @contextmanager
     def _lent(self, conf: Mapping[str, str]) -> Iterator[tuple[str, SparkSession]]:
-        """Have a session, and the URL of its server, for one job.
+        """Yield the URL of a server, and a session of it, for one job.
 
         Threads share sessions, and the server may be replaced meanwhile: whoever is the last to use a session that is not
         kept any more ends it.
@@ -188,23 +188,23 @@ class Engine:
                 end(session, is_told=False)
 
     def check_private(self, what: str) -> None:
-        """Refuse to send a secret in a plan where others may read it on its way: never to a server of ours."""
+        """Refuse to send a secret in a plan that others could read on its way; one to a server of ours nobody can."""
 
     def ready_workers(self, session: SparkSession) -> None:
-        """Have the workers of a session ready to run functions of ours: those of a server of ours are."""
+        """Make the workers of a session ready to run functions of ours; those of a server of ours already are."""
 
     def _greet(self, session: SparkSession, url: str) -> None:
-        """Look at a server before anything is asked of it; raise `EngineUnfit`. One of ours was made to fit."""
+        """Check a server before anything is asked of it; raise `EngineUnfit`. One of ours always fits."""
 
     @contextmanager
     def _watched(
         self, url: str, session: SparkSession, limit_seconds: float = math.inf, still_seconds: float = math.inf
     ) -> Iterator[CutOff]:
-        """Have the server of a job asked now and then whether it still answers, while the job waits for it.
+        """Ask a job's server every `WATCH_SECONDS` whether it still answers, while the job waits for it.
 
-        Where it does not, or after a limit, its connection is closed, so that the job fails; the event that is given says so.
-        So it is where the server cannot be asked, or not be ended: nobody would be left to notice. A job that is still for too
-        long is stopped before.
+        If it does not, or after a limit, its connection is closed, so that the job fails, and the yielded event is set. So it
+        is if the server cannot be asked or cannot be ended: nobody else would notice. A job that is still for too long is
+        stopped first.
         """
         ended, deadline = threading.Event(), time.monotonic() + limit_seconds
         was_cut = CutOff(Stillness(session, still_seconds))
@@ -236,13 +236,13 @@ class Engine:
             ended.set()
 
     def _stop(self, url: str, session: SparkSession, tag: str) -> None:  # noqa: ARG002 (they are a remote server's)
-        """Stop the jobs of a tag, and free what they hold: a task may hear no interrupt, so a server of ours is ended."""
+        """Stop the jobs of a tag, and free what they hold: a task may ignore an interrupt, so a server of ours is ended."""
         self._end_stuck(url)
 
     def _works(self, url: str) -> bool:
         """Return whether the server still does what it is asked: one that is about to end answers, and does nothing more.
 
-        So does one that has lost its folder, and it would for hours: one of ours is ended, and the next job starts another.
+        One that has lost its folder is no better, for hours: one of ours is ended, and the next job starts another.
         """
         if self._why_silent(url):
             return False
@@ -259,9 +259,9 @@ class Engine:
             return False
 
     def _why_silent(self, url: str, *, is_patient: bool = False) -> str | None:
-        """Return why a server does not answer, none where it does: at once where nobody listens, else after a minute.
+        """Return why a server does not answer, none if it does: at once if nobody listens, else after a minute.
 
-        After a minute for who `is_patient`, too: a network may come back. One that is stuck is ended then, where it is ours.
+        If `is_patient` always after a minute: a network may come back. A stuck server of ours is ended then.
         """
         deadline = time.monotonic() + SILENT_SECONDS
         while True:
@@ -276,7 +276,7 @@ class Engine:
             time.sleep(POLL_SECONDS)
 
     def close(self) -> None:
-        """Give all sessions back; the next one that is asked for is new. It takes some seconds at most."""
+        """End all sessions, within some seconds; the next one that is asked for is new."""
         if not self._guard.acquire(timeout=CLOSE_SECONDS):
             return  # a thread still waits for a server, and the process ends without it
         try:
@@ -290,10 +290,10 @@ class Engine:
             end(session, is_told=is_there)
 
     def _let_go(self, url: str | None) -> None:
-        """Keep no session of a server that is gone or was replaced; it is told nothing, which would be waited for.
+        """Keep no session of a server that is gone or was replaced; do not tell the server, as that would be waited for.
 
-        One that is in use is left to who uses it: a server that was replaced finishes what it does, and one that is gone is
-        noticed by each.
+        A session in use is left to its users: a server that was replaced finishes what it does, and each of them notices one
+        that is gone.
         """
         with self._guard:
             if url == self._url:
@@ -302,7 +302,7 @@ class Engine:
                     self._drop(session)
 
     def _drop(self, session: SparkSession) -> None:
-        """Keep a session no longer; whoever uses it ends it."""
+        """Keep a session no longer; end it, or leave that to its last user."""
         with self._guard:
             self._sessions = {key: each for key, each in self._sessions.items() if each is not session}
             if not self._users[id(session)]:
@@ -314,7 +314,7 @@ def _key(conf: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
 
 
 def scan_failed(what: str, error: Exception, consequence: str, **fields: object) -> ScanFailed:
-    """Return the error of a Spark job; it is `DiskRefuses` where the disk is full or read-only, as the JVM says."""
+    """Return the error of a Spark job: `DiskRefuses` if the JVM says that the disk is full or read-only."""
     cause = find_cause(error)
     number = errno_in(cause)
     step = mend(number, "the disk of the lake, or of Spark's temporary files")

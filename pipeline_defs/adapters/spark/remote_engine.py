@@ -1,4 +1,4 @@
-"""Somebody else's Spark: any Spark Connect server, of a cluster say, that is looked at before anything is asked of it.
+"""Somebody else's Spark: any Spark Connect server, of a cluster say, that is checked before anything is asked of it.
 
 Nothing here starts, ends or configures a server. Invariant: no secret goes to another machine but through TLS, and no message
 has the token.
@@ -30,7 +30,7 @@ PACKAGE = Path(__file__).parents[2]
 REFUSED_SECONDS = 3.0  # a proxy whose server is being restarted refuses for a moment
 WORKER_CODE = ("__init__.py", "core/**/*.py", "adapters/**/*.py")
 UNION = "spark.sql.unionOutputPartitioning"
-# what the functions import that decode in Python, each with the module that is imported
+# packages that functions which decode in Python import, each with its module
 WORKER_PACKAGES: Mapping[str, str] = {
     "pyarrow": "pyarrow",
     "pandas": "pandas",
@@ -75,9 +75,9 @@ class RemoteEngine(Engine):
             )
 
     def _why_silent(self, url: str, *, is_patient: bool = False) -> str | None:
-        """Return why a server does not answer: soon where who listens there refuses, as a web server or a broker does.
+        """Return why a server does not answer: soon if what listens there refuses, as a web server or a broker does.
 
-        Only who says nothing at all may be a server that is busy, and is waited for.
+        Only one that says nothing at all may be a busy server, and is waited for.
         """
         deadline = time.monotonic() + REFUSED_SECONDS
         while not is_patient and is_listening(url):
@@ -92,7 +92,7 @@ class RemoteEngine(Engine):
         return super()._why_silent(url, is_patient=is_patient)
 
     def _connect(self, url: str, conf: Mapping[str, str]) -> SparkSession:
-        """Open a session; what Spark's client says of a URL that it does not take has the URL in it, so it is not told."""
+        """Open a session; hide the error of Spark's client for a URL that it refuses, as that quotes the URL."""
         from pyspark.errors import PySparkValueError
 
         try:
@@ -104,7 +104,7 @@ class RemoteEngine(Engine):
             ) from None
 
     def _greet(self, session: SparkSession, url: str) -> None:
-        """Look at version, Kafka source and the setting that has each range be a file; collect all that is wrong."""
+        """Check version, Kafka source and the setting that makes each range a file; collect all that is wrong."""
         wrong = [*_wrong_version(session), *_wrong_source(session), *_wrong_union(session)]
         if wrong:
             raise EngineUnfit(
@@ -113,7 +113,7 @@ class RemoteEngine(Engine):
             )
 
     def ready_workers(self, session: SparkSession) -> None:
-        """Send the code that workers run, once a session, and have one of them import it with all that it needs."""
+        """Send the code that workers run, once per session, and have one of them import it with all that it needs."""
         from pyspark.errors import PySparkException
         from pyspark.sql.functions import udf
 
@@ -138,7 +138,7 @@ class RemoteEngine(Engine):
 
 
 def _wrong_version(session: SparkSession) -> list[str]:
-    """Say whether the server is of another major version than this client; another minor one is tried."""
+    """Return what is wrong with the server's major version, if it is not this client's; another minor one is tried."""
     from pyspark.version import __version__ as ours
 
     found, major = str(session.version), ours.split(".", maxsplit=1)[0]
@@ -169,7 +169,7 @@ def _wrong_union(session: SparkSession) -> list[str]:
 
 
 def _worker_probe() -> Any:
-    """Make the function that says what a worker lacks; it names nothing of ours, so that it comes without our code."""
+    """Make the function that says what a worker lacks; it refers to nothing of ours, so it runs without our code."""
     packages = dict(WORKER_PACKAGES)
 
     def lacking(_: int) -> str:
@@ -188,7 +188,7 @@ def _worker_probe() -> Any:
 
 @cache
 def worker_code() -> Path:
-    """Return a zip of what of this package workers import, for the life of this process."""
+    """Return a zip of the modules of this package that workers import, kept for the life of this process."""
     with tempfile.NamedTemporaryFile(prefix="offsetlake-", suffix=".zip", delete=False) as file:
         path = Path(file.name)
     atexit.register(path.unlink, missing_ok=True)

@@ -25,13 +25,13 @@ from .engine import Engine
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-logging.getLogger("py4j").setLevel(logging.INFO)  # below that it writes down all that Java is told, logins among it
+logging.getLogger("py4j").setLevel(logging.INFO)  # below that it logs all that Java is sent, logins included
 
 KAFKA_OPTIONS: Mapping[str, str] = {
     "kafka.max.poll.records": "20000",
     "kafka.fetch.max.bytes": str(16 * 1024 * 1024),
     "kafka.max.partition.fetch.bytes": str(8 * 1024 * 1024),
-    # a fetch at the end of the log holds up what is asked behind it on the same connection, offsets before each poll:
+    # a fetch at the end of the log holds up later requests on its connection, such as for offsets before each poll:
     # Kafka's default of 500 ms costs each task that reads to the end as much, and a scan a second
     "kafka.fetch.max.wait.ms": "10",
     # how long a read waits for a record that the broker has: long enough for a new leader. Spark takes it from
@@ -77,7 +77,7 @@ KAFKA_CACHE_CONF: Mapping[str, str] = {
 # huge pages, where the system lends them, are 10-20 % of the whole job; the last is for systems without that option
 JAVA_OPTIONS = "-XX:+UseParallelGC -XX:+UseTransparentHugePages -XX:+IgnoreUnrecognizedVMOptions"
 
-# a length is read before what is so long: without these, six bad bytes of Avro ask for 2 GB and end Spark
+# a length is read before its data: without these limits, six bad bytes of Avro ask for 2 GB and end Spark
 AVRO_LIMITS: Mapping[str, int] = {
     "org.apache.avro.limits.string.maxLength": 64 << 20,
     "org.apache.avro.limits.bytes.maxLength": 64 << 20,
@@ -126,7 +126,7 @@ def kafka_options(
 ) -> dict[str, str]:
     """Derive the options of one read: `assign`, explicit bounds, one task per range, failing on any loss.
 
-    Reads of one `group` share consumers, and what those polled: it must be of one job, so that nothing is older than the job.
+    Reads of one `group` share consumers and what these polled: a group is of one job, so that nothing is older than the job.
     """
     bounds = {topic: dict(sorted(of_topic.items())) for topic, of_topic in sorted(read.bounds.items())}
     starts, ends = (
@@ -163,16 +163,16 @@ class Spark:
 
     @property
     def writer(self) -> str:
-        """Names what wrote a file: equal bytes can be expected only from the same writer, and of the same columns."""
+        """Name of what writes a file: equal bytes can be expected only from the same writer, with the same columns."""
         return f"spark {self._engine.version} zstd-{ZSTD_LEVEL}"
 
     def open(self) -> None:
-        """Have Spark ready; raise `EngineUnavailable` where there is none."""
+        """Make Spark ready; raise `EngineUnavailable` if there is none."""
         self._engine.session(SCAN_CONF)
 
     @property
     def source(self) -> tuple[str, frozenset[tuple[str, str]]]:
-        """What it reads and with which login: of one source one job may read several topics."""
+        """What is read and with which login: one job may read several topics of one source."""
         return self._bootstrap_servers, frozenset(self._access.spark().items())
 
     def stage(self, scan: Scan, isolation_level: str, folder: str) -> None:
@@ -201,10 +201,10 @@ def write_parquet(rows: DataFrame, engine: Engine, folder: str, zstd_level: int 
 
 
 def select_raw(source: DataFrame, generation: int) -> DataFrame:
-    """Select the raw columns in their order, unchanged but for times that they cannot say, from Spark's Kafka source.
+    """Select the raw columns in their order from Spark's Kafka source, unchanged except for times that they cannot hold.
 
-    The source reads times through a calendar that changes in 1582, and before 1900 through local times of places: what lies
-    before is another moment there than in the record, so it is null and not wrong.
+    The source reads times through a calendar that changes in 1582, and before 1900 through local times of places: an earlier
+    time comes out as another moment than the record has, so it is null and not wrong.
     """
     from pyspark.sql import functions as f
 
@@ -218,5 +218,5 @@ def select_raw(source: DataFrame, generation: int) -> DataFrame:
 
 
 def paths_of(files: Iterable[Path | RemoteFile | str]) -> list[str]:
-    """Return paths as Spark reads them, which takes each for a pattern: signs of patterns stand for themselves."""
+    """Return paths with the signs of patterns escaped: Spark takes each path for a pattern."""
     return [_GLOB_CHARACTERS.sub(r"\\\g<0>", str(file)) for file in files]

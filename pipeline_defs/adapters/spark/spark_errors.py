@@ -1,6 +1,6 @@
-"""What is told of an error of Spark's: the cause, in one line.
+"""What is shown of an error of Spark's: the cause, in one line.
 
-Invariant: `find_cause` tells nothing that a record says. What Spark says is whole in its log.
+Invariant: `find_cause` shows nothing of a record's content. Spark's log has its whole message.
 """
 
 import re
@@ -11,13 +11,13 @@ _RAISED = re.compile(r"^(?:\S+: )?Traceback \(most recent call last\):$.*?^([A-Z
 _FRAME = re.compile(r'^\s*File "((?!.*/pyspark/)[^"]+)", line (\d+), in (\S+)$', re.MULTILINE)
 _CONFIGURED = re.compile(r"Invalid value .* for configuration ([\w.]+)")  # Kafka's client's, of what may be a secret
 _CLASS_ALONE = re.compile(r"\s*(\([\w.$]+\))?\s*")
-# a Java class before what it says, and the condition that may begin that
+# a Java class before its message, and the condition that may begin the message
 _JAVA = re.compile(
     r"^(?:Caused by: |Job aborted .*\(TID \d+\) \([^)]*\): |\()?((?:[a-z]\w*\.)+[A-Z][\w$]*)(?=[:)\s]|$)"
     r"(?:: \[([A-Z][A-Z0-9_.]+)\])?",
     re.MULTILINE,
 )
-_ANY_JOB = "org.apache.spark.SparkException"  # of each job that fails, whatever it failed of
+_ANY_JOB = "org.apache.spark.SparkException"  # of each job that fails, whatever the reason
 # of files, networks, Kafka, memory and the scheduler, which know no record's content
 _SYSTEMS = re.compile(
     r"java\.(io|nio\.file|security|util\.concurrent)\.|java\.net\.(?!URI)|javax\.(net|security)\.|sun\.security\."
@@ -59,9 +59,9 @@ def find_cause(error: Exception) -> str:
 
 
 def _causes(text: str, own: str) -> list[tuple[str, str]]:
-    """Return Java class and condition, or none, of what an error was caused by, the innermost last.
+    """Return Java class and condition, or an empty one, of each cause of an error, the innermost last.
 
-    What one with a condition of its own says may have lines of a record that look like causes: only its stack is read.
+    The message of an error with its own condition may have lines of a record that look like causes: only its stack is read.
     """
     _, mark, stack = text.rpartition(STACK)
     found = _JAVA.findall(text)
@@ -79,8 +79,8 @@ def innermost_cause(error: Exception) -> str:
 
     For what happens outside of a job, where no record is read; `find_cause` is for jobs.
 
-    Of an error of gRPC itself, that nobody is let in, say, it is its status and what comes with that; of one in a worker's
-    Python its type and place, since what it says may be of a record.
+    For an error of gRPC itself, such as a refused login, it is its status and details; for one in a worker's Python, its
+    type and place, since its message may be of a record.
     """
     if raised := _RAISED.findall(str(error)):
         frames = _FRAME.findall(str(error))

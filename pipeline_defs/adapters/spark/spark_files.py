@@ -1,7 +1,7 @@
 """Spark on the files of a table: merges many into one, reads them, or takes their digests where they lie.
 
-Nothing here decides what a table has. Of a file whose digest is taken no byte comes here; it is one value of a row there, so
-it fits into an executor's memory, and is below 2 GB.
+Nothing here decides what a table has. No byte of a file whose digest is taken comes here; Spark reads it as one value of a row,
+so it must fit into an executor's memory and be below 2 GB.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class SparkFiles:
-    """Merges files; each time as one task: Spark packs files into tasks by size, so one has all of them, and sorts."""
+    """Merges of files, each as one task: Spark packs files into tasks by size, so one task is to have all, and sorts."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -31,7 +31,7 @@ class SparkFiles:
     def merge(self, what: str, sources: Sequence[File], columns: Schema, order: Sequence[str], folder: str) -> None:
         """Write the rows of files to one file below `folder`, in columns that hold all of them, ordered by some.
 
-        Raise `ScanFailed`, then nothing counts.
+        Raises `ScanFailed`; then nothing counts.
         """
         consequence = "nothing became visible, the table stays as it is; the next compaction tries it again"
         with self._engine.job(SCAN_CONF, f"merge {len(sources)} files of {what}", consequence) as session:
@@ -40,7 +40,7 @@ class SparkFiles:
 
 
 def read_parts(session: SparkSession, root: str, parts: Iterable[Part]) -> DataFrame:
-    """Return what is to be read of some files of a lake, which Spark knows by the URL or path `root`."""
+    """Return the rows of some parts of a lake, which Spark knows by the URL or path `root`."""
     from pyspark.sql import DataFrame
 
     parts = list(parts)
@@ -60,12 +60,12 @@ def read_table(session: SparkSession, root: str, rows: TableRows) -> DataFrame:
 
 
 def _quoted(condition: str) -> str:
-    """Return a condition with names as Spark quotes them."""
+    """Return a condition with names quoted as in Spark."""
     return condition.replace('"', "`")
 
 
 def read_as(session: SparkSession, schema: Any, files: Sequence[File | str]) -> DataFrame:
-    """Read files as the rows of an Arrow schema that holds all of them: null in the columns that a file does not have."""
+    """Read files as rows of an Arrow schema that holds all of them: null in the columns that a file lacks."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
     columns = from_arrow_schema(schema, prefer_timestamp_ntz=True)

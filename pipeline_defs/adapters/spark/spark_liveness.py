@@ -39,7 +39,7 @@ def is_listening(url: str) -> bool:
 
 
 def is_tls(url: str) -> bool:
-    """Return whether a client speaks TLS to a URL: where it says so, or has a token for another name than `localhost`."""
+    """Return whether a client speaks TLS to a URL: if it says so, or has a token for another name than `localhost`."""
     parameters = remote_parameters(url)
     is_asked = parameters.get("use_ssl", "").lower() == "true"
     return is_asked or ("token" in parameters and urlsplit(url).hostname != "localhost" and not is_ours(url))
@@ -54,7 +54,7 @@ def is_ours(url: str) -> bool:
 
 
 def find_silence(url: str) -> str | None:
-    """Return why a server there says nothing within some seconds; none where it does, if only that it lets nobody in."""
+    """Return why a server says nothing within some seconds; none if it answers, even if only with a refusal."""
     import grpc
 
     target = place_of(url)
@@ -92,8 +92,8 @@ def _address(url: str) -> tuple[str, int]:
 class Stillness:
     """When a job last finished a task, as Spark says every few seconds; `is_over` once that is too long ago.
 
-    Of a server that says nothing of its jobs, as somebody else's may be set, nothing is known. The thread's jobs have a tag by
-    which Spark can be asked to stop them.
+    Nothing is known if a server reports no progress, as somebody else's may be set. The thread's jobs have a tag by which
+    Spark can be asked to stop them.
     """
 
     def __init__(self, session: SparkSession, seconds: float) -> None:
@@ -113,13 +113,13 @@ class Stillness:
             self._finished, self._until = finished, time.monotonic() + self._seconds
 
     def look(self) -> bool:
-        """Return whether it is over, from now on for good."""
+        """Return whether it is over; once it is, it stays so."""
         self.is_over |= self._is_told and time.monotonic() >= self._until
         return self.is_over
 
     @contextmanager
     def noted(self) -> Iterator[None]:
-        """Take note of what this thread asks of the session meanwhile."""
+        """Tag, and take note of, what this thread asks of the session meanwhile."""
         own: Any = self._session
         own.registerProgressHandler(self)
         own.addTag(self.tag)

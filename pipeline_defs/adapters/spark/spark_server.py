@@ -2,7 +2,7 @@
 
 Whoever needs it first starts it, in a process and a JVM of its own (`spark_serving.py`). It listens on loopback and wants a
 token that only the home's owner can read. It knows nothing of topics and lakes. Invariant: what is committed never depends
-on it; where it dies its clients' jobs fail, and the next client starts another one.
+on it; if it dies its clients' jobs fail, and the next client starts another one.
 """
 
 import errno
@@ -27,7 +27,7 @@ from ..system.processes import Process, end_group, spawn_process, stop_process, 
 from .spark_liveness import LOOPBACK
 
 STATE, LOG, WORK = "server.json", "server.log", "work"
-REQUESTS = "request-*.json"  # one for each start: a server whose starter was killed may read its own still
+REQUESTS = "request-*.json"  # one for each start: a server whose starter was killed may still read its own
 SERVING = "pipeline_defs.adapters.spark.spark_serving"  # run as a module, by name: nobody who only looks imports it
 LOG_BYTES = 10_000_000  # a log that is longer is begun anew with the next server
 LOG_LINES = 5  # the last ones, in an error
@@ -92,9 +92,9 @@ def find_server(folder: Path, fingerprint: str) -> Server | None:
 
 
 def start_server(folder: Path, config: Mapping[str, str], fingerprint: str, limits: Limits = Limits()) -> Server:
-    """Return the server of `folder` with this fingerprint, started where there is none; raise `EngineUnavailable`.
+    """Return the server of `folder` with this fingerprint, started if there is none; raise `EngineUnavailable`.
 
-    One of another fingerprint is left to finish what it does, and ends then.
+    One with another fingerprint is left to finish what it does, then ends.
     """
     find = partial(find_server, folder, fingerprint)
     with telling_folder(folder):
@@ -108,7 +108,7 @@ def start_server(folder: Path, config: Mapping[str, str], fingerprint: str, limi
 
 
 def _end_orphan(folder: Path) -> None:
-    """End the JVM of a server whose process was killed: one that hangs does not see that, and soon nobody knows of it."""
+    """End the JVM of a server whose process was killed: if it hangs it does not notice, and soon nobody knows of it."""
     found = read_state(folder)
     if found is not None and not found.process.is_running():
         stop_process(found.jvm, STUCK_SECONDS)
@@ -124,7 +124,7 @@ def read_state(folder: Path) -> Server | None:
     """Return the server that a folder's state names, running or not.
 
     A state that is torn, after a power cut say, is nobody's: a server that finds it so ends. Raises `EngineUnavailable`
-    where it may not be read.
+    if it may not be read.
     """
     with telling_folder(folder):
         try:
@@ -137,7 +137,7 @@ def read_state(folder: Path) -> Server | None:
 
 @contextmanager
 def telling_folder(folder: Path) -> Iterator[None]:
-    """Have what the system says of a server's folder be an `EngineUnavailable`: a full disk, another's folder, a file."""
+    """Turn the system's errors about a server's folder into `EngineUnavailable`: a full disk, another's folder, a file."""
     try:
         yield
     except OSError as error:
@@ -163,7 +163,7 @@ def stop_server(folder: Path, timeout_seconds: float = STOP_SECONDS) -> bool:
 
 
 def stop_stuck(folder: Path, url: str) -> None:
-    """Stop the server of `folder` where it still is the one at a URL: whoever sees it first does."""
+    """Stop the server of `folder` if it still is the one at a URL: the first who notices does."""
     server = read_server(folder)
     if server is not None and server.url == url:
         stop_server(folder, STUCK_SECONDS)
@@ -179,7 +179,7 @@ def write_private(path: Path, document: object) -> None:
 
 
 def begin_anew_if_long(log: Path) -> None:
-    """Have a log that is too long be `server.log.1`, in the place of the one before: why a server ended may be in it."""
+    """Rename a log that is too long to `server.log.1`, over the one before: why a server ended may be in it."""
     with suppress(FileNotFoundError):
         if log.stat().st_size > LOG_BYTES:
             log.replace(log.with_name(f"{log.name}.1"))
@@ -192,7 +192,7 @@ def _spawn(folder: Path, config: Mapping[str, str], fingerprint: str, limits: Li
     _delete_requests(folder)  # of starters that were killed
     request = REQUESTS.replace("*", secrets.token_hex(8))
     write_private(folder / request, asked)
-    # its Python workers are the Python that this is, and it is no client, whatever this process is
+    # its workers run the Python that this is, and it is no client, whatever this process is
     environment = {**os.environ, TOKEN: secrets.token_hex(32), "PYSPARK_PYTHON": sys.executable}
     environment.pop(CONNECT_MODE, None)
     take_all_letters(environment)
@@ -223,10 +223,10 @@ def _delete_requests(folder: Path) -> None:
 
 
 def _why(log: Path, said_before: int) -> str:
-    """Return what a log says since then of why its server ended: its last lines, but for stacks of Python and Java.
+    """Return why a server ended, by its log from a byte on: the last lines, without stacks of Python and Java.
 
-    Python's says only that there is no JVM; its last line is told where nothing else is. Of a disk that is full or
-    read-only it is told what to do; the log is on it, too, and may be empty by that.
+    Python's stack says only that there is no JVM; its last line is told if there is nothing else. For a disk that is full or
+    read-only, advice is added; the log is on it, too, and may be empty for that reason.
     """
     with log.open("rb") as file:
         file.seek(said_before)

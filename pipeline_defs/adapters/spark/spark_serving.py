@@ -67,7 +67,7 @@ def find_here() -> Server | None:
 
 
 def end_here(url: str) -> None:
-    """End the JVM of this process's server, where that is the one at a URL: what waits for it fails."""
+    """End the JVM of this process's server if that is the one at a URL; whatever waits for it fails."""
     for server in _here:
         if server.url == url:
             stop_process(server.jvm, 0)
@@ -76,7 +76,7 @@ def end_here(url: str) -> None:
 def open_here(config: Mapping[str, str], fingerprint: str, work: Path, log: Path | None) -> Server:
     """Start a server in this process's own JVM, which ends with it.
 
-    `work` is where Spark makes its folder `artifacts`; what the JVM prints goes to `log`, where one is given. Raises
+    `work` is where Spark makes its folder `artifacts`; what the JVM prints goes to `log`, if one is given. Raises
     `EngineUnavailable`.
     """
     os.environ[TOKEN] = os.environ.get(TOKEN) or secrets.token_hex(32)
@@ -95,7 +95,7 @@ def open_here(config: Mapping[str, str], fingerprint: str, work: Path, log: Path
 def _start_jvm(config: Mapping[str, str], log: Path | None) -> None:
     """Start the JVM of this process's Spark; what it prints goes to a log, if there is one.
 
-    A JVM that has not told in time where it listens is ended, and so is one whose caller is interrupted: pyspark would wait
+    A JVM that does not tell in time where it listens is ended, and so is one whose caller is interrupted: pyspark would wait
     for it for ever, or leave it behind.
     """
     from unittest.mock import patch
@@ -163,7 +163,7 @@ def _open_port(config: Mapping[str, str]) -> tuple[SparkSession, int]:
 
 
 def serve(folder: Path, request: str) -> None:
-    """Be the server of `folder` that a request in it asks for, until nobody wants it any more or SIGTERM comes."""
+    """Run the server that a request in `folder` asks for, until nobody needs it any more or SIGTERM comes."""
     ended = threading.Event()
     for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(each, lambda *_: ended.set())
@@ -183,7 +183,7 @@ def serve(folder: Path, request: str) -> None:
 
 
 def _local_conf(work: Path, config: Mapping[str, str]) -> dict[str, str]:
-    """Return what has Spark keep to this server's own folder, beside what it is configured with."""
+    """Return the settings, besides the configured ones, that keep Spark to this server's own folder."""
     own = f'"-Djava.io.tmpdir={work}"'  # a system that is read-only has no /tmp
     java = f"{own} {config.get('spark.driver.extraJavaOptions', '')} {EXIT_WHEN_FULL}"
     return {
@@ -211,7 +211,7 @@ def _leave(folder: Path) -> None:
 
 
 def _make_work(folder: Path) -> Path:
-    """Make this server's own folder, and delete those that servers that were killed have left."""
+    """Make this server's own folder, and delete those of servers that were killed."""
     for old in (folder / WORK).glob("*"):
         if not (old.name.isdigit() and read_process(int(old.name))):
             shutil.rmtree(old, ignore_errors=True)
@@ -254,7 +254,7 @@ def _jvm_process(session: SparkSession) -> Any:
 
 @contextmanager
 def _limited(jvm: subprocess.Popen[bytes], seconds: float) -> Iterator[None]:
-    """Have a JVM killed that keeps who asks it waiting for so long, as one that is stopped does: py4j waits for ever."""
+    """Kill a JVM that keeps a caller waiting for so long, as one that is stopped does: py4j waits for ever."""
     killer = threading.Timer(seconds, jvm.kill)
     killer.daemon = True
     killer.start()
@@ -273,7 +273,7 @@ def _stop(session: SparkSession) -> None:
 
 
 def _end_jvm() -> None:
-    """End the JVM of this process, where it has one, and return when that is gone."""
+    """End the JVM of this process, if it has one, and return when that is gone."""
     from pyspark import SparkContext
 
     gateway: Any = SparkContext._gateway  # noqa: SLF001 (its process is the JVM)
@@ -289,7 +289,7 @@ def _end_jvm() -> None:
 
 
 def _is_of(folder: Path, server: Server) -> bool:
-    """Return whether the state of a folder is this server's; one that may not be read for a moment is, and is asked again."""
+    """Return whether the state of a folder is this server's; true if it cannot be read for a moment: it is asked again."""
     try:
         found = read_state(folder)
     except EngineUnavailable:
@@ -298,9 +298,9 @@ def _is_of(folder: Path, server: Server) -> bool:
 
 
 def _withdraw(folder: Path, server: Server) -> bool:
-    """Take the state away where it is this server's, so that nobody finds it any more; return whether nobody does.
+    """Delete a folder's state if it is this server's, so that nobody finds it any more; return whether nobody does.
 
-    Who starts another one meanwhile may be stopped: it is not waited for. It takes the state away itself.
+    A process that is starting another server may be stopped, so it is not waited for. It deletes the state itself.
     """
     if not folder.is_dir() or not _is_of(folder, server):
         return True
@@ -311,5 +311,5 @@ def _withdraw(folder: Path, server: Server) -> bool:
 
 
 if __name__ == "__main__":
-    os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # of whoever started it: a lock or a pipe among them would be held for hours
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # inherited ones: a lock or a pipe among them would be held for hours
     serve(Path(sys.argv[1]).absolute(), sys.argv[2])

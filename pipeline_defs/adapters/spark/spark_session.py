@@ -1,6 +1,6 @@
 """One session of a Spark Connect server: how it is opened, cut and ended; nobody else opens a channel to a server.
 
-Invariant: the token of a server of ours goes to 127.0.0.1 alone, and in none of these is anybody waited for without a limit.
+Invariant: the token of a server of ours goes to 127.0.0.1 alone, and nothing here waits without a limit.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 
 def open_session(url: str) -> SparkSession:
-    """Return a session of its own of the server at a URL, which is not asked for anything yet."""
+    """Return a new session of the server at a URL, which is not asked for anything yet."""
     from pyspark.logger import PySparkLogger
     from pyspark.sql.connect.client.retries import DefaultPolicy
     from pyspark.sql.connect.logging import logger
     from pyspark.sql.connect.session import SparkSession as ConnectSession
 
     warnings.filterwarnings("ignore", message=r"\[RETRIES_EXCEEDED\]")  # the error that comes with it is told
-    # errors are raised as well; at DEBUG the first writes down all plans, logins among them, and the others what records say
+    # errors are raised as well; at DEBUG the first logs all plans, logins included, and the others what records say
     for speaker in (logger, *map(PySparkLogger.getLogger, ("SQLQueryContextLogger", "DataFrameQueryContextLogger"))):
         speaker.setLevel(logging.CRITICAL)
     os.environ[CONNECT_MODE] = "1"  # as pyspark's own builder does, which takes no channel
@@ -54,7 +54,7 @@ def open_session(url: str) -> SparkSession:
 
 
 def failures(*more: type[Exception]) -> tuple[type[Exception], ...]:
-    """Return what a client raises of a server: Spark's errors, gRPC's, its `ValueError` for a connection that was cut."""
+    """Return what a client raises when a server fails: Spark's errors, gRPC's, its `ValueError` for a cut connection."""
     import grpc
     from pyspark.errors import PySparkException
 
@@ -62,11 +62,11 @@ def failures(*more: type[Exception]) -> tuple[type[Exception], ...]:
 
 
 def _channel_to(url: str) -> DefaultChannelBuilder:
-    """Return how a URL is connected to: as pyspark does, but for the token, and for a server of ours.
+    """Return how a URL is connected to: as pyspark does, except for the token, and for a server of ours.
 
     pyspark gives the token to gRPC as call credentials, which are Python that gRPC calls under a lock of its own. Whoever
-    closes a channel waits for that lock with Python's in hand: each waited for the other, for ever. And it sends a token in
-    the clear to the name `localhost` only, which is ::1 as well, where another account may listen.
+    closes a channel waits for that lock while holding Python's: a deadlock. And pyspark sends a token in the clear to the
+    name `localhost` only, which is ::1 as well, where another account may listen.
     """
     from pyspark.sql.connect.client.core import DefaultChannelBuilder
 
@@ -95,15 +95,15 @@ def set_up(session: SparkSession, conf: Mapping[str, str]) -> None:
 
 
 def end(session: SparkSession, *, is_told: bool) -> None:
-    """End a session for good; its server `is_told`, where it is there to be: some seconds are given to that, and no more."""
+    """End a session for good; if `is_told`, tell its server, which takes some seconds at most."""
     own: Any = session
     if is_told:
         with suppress(*failures()):
             own.client.release_session()
     own.release_session_on_close = False
     own.stop()
-    # a session that is collected closes its client once more, and waits for threads of all sessions to end: in one of these
-    # threads, which may be where it is collected, that is for ever
+    # a garbage-collected session closes its client once more, and waits for threads of all sessions to end: if it is collected
+    # in one of these threads, for ever
     own.client.close = lambda: None
 
 
@@ -130,6 +130,6 @@ def is_ended(session: SparkSession) -> bool:
 
 
 def make_active(session: SparkSession) -> None:
-    """Have pyspark ask this session where it asks one by itself: the first of the process may be of a server long gone."""
+    """Make this the session that pyspark itself picks: otherwise the process's first, perhaps of a server long gone."""
     own: Any = type(session)
     own._active_session.session = session  # noqa: SLF001 (it has no other way)

@@ -1,4 +1,4 @@
-"""Optional parts of the package: the extras of pyproject.toml, and one error where a part is used whose packages are missing.
+"""Optional parts of the package: the extras of pyproject.toml, and one error for the use of one whose packages are missing.
 
 Invariant: a module that imports one of these packages is imported only after `require` has passed.
 """
@@ -21,7 +21,7 @@ EXTRAS: Mapping[str, tuple[str, ...]] = {
 
 
 def require(extra: str, user: str) -> None:
-    """Raise `BadSetting` where a package of an extra is not installed; `user` is what needs it, as a person knows it."""
+    """Raise `BadSetting` if a package of an extra is not installed; `user` is what needs it, as a person knows it."""
     missing = [name for name in EXTRAS[extra] if find_spec(name) is None]
     if missing:
         raise BadSetting(

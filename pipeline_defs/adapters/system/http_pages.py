@@ -26,7 +26,7 @@ Page = tuple[str, Callable[[], str]]
 
 @contextmanager
 def serve_pages(host: str, port: int, pages: Mapping[str, Page], *, names: Collection[str] = ()) -> Iterator[int]:
-    """Answer at `host:port` while the context is open; yield the port, which is a free one where 0 is asked.
+    """Answer at `host:port` while the context is open; yield the port, which is a free one if 0 is asked for.
 
     A request must name this machine as an IP address, as localhost, as `host`, or by one of `names`.
     """
@@ -98,7 +98,7 @@ class _Server(ThreadingHTTPServer):
                     request.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing of a client that went away or was too slow; a fault of our own is printed whole."""
+        """Ignore a client that went away or was too slow; print a fault of our own whole."""
         if not isinstance(sys.exc_info()[1], OSError):
             super().handle_error(request, client_address)
 
@@ -118,7 +118,7 @@ class _Handler(BaseHTTPRequestHandler):
         return False
 
     def _find_answer(self) -> tuple[int, str, str]:
-        """Return status, content type and text; host, path and method are asked for before any page is made."""
+        """Return status, content type and text; check host, path and method before any page is made."""
         pages = self.server.pages
         if not is_ours(self.headers.get("Host", ""), self.server.names):
             why = "this server does not answer under that name; ask by IP address, or say its name in OFFSETLAKE_PAGES_URL"
@@ -147,4 +147,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: Any) -> None:
-        """Log nothing: stderr is for who has started the command."""
+        """Log nothing: stderr is for whoever has started the command."""

@@ -60,7 +60,7 @@ def use_java() -> None:
 
 
 def take_all_letters(environment: MutableMapping[str, str]) -> None:
-    """Have a JVM of this environment name files with letters beyond ASCII: under the locale C, as of cron, it cannot."""
+    """Let a JVM of this environment name files with letters beyond ASCII: under the locale C, as of cron, it cannot."""
     locale = environment.get("LC_ALL") or environment.get("LC_CTYPE") or environment.get("LANG") or ""
     if locale in {"", "C", "POSIX"}:
         environment["LC_ALL"] = "C.UTF-8"
@@ -102,7 +102,7 @@ def class_archive(jars: Path, what: str) -> Path:
 
 
 def archive_options(jars: Path, what: str) -> list[str]:
-    """Return the JVM's options that use a class archive; none where it was not made."""
+    """Return the JVM's options that use a class archive; none if it was not made."""
     archive = class_archive(jars, what)
     return [f"-XX:SharedArchiveFile={archive}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"] if archive.is_file() else []
 

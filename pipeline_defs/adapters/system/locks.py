@@ -23,7 +23,7 @@ from .processes import wait_for
 
 WAIT_SECONDS = 30.0  # it is held for a few writes of names; longer only by a process that is stopped
 POLL_SECONDS = 0.01
-LOOK_SECONDS = 0.02  # another who looks has a lock for less
+LOOK_SECONDS = 0.02  # a process that only looks holds a lock for less
 START_POLL_SECONDS = 0.1
 T = TypeVar("T")
 START_LOCK = ".lock"
@@ -35,7 +35,7 @@ _for_life: dict[Path, int] = {}  # of this process: the descriptor by file
 
 @contextmanager
 def hold(path: Path) -> Iterator[None]:
-    """Hold the lock of a file or folder, if there is one; raise `LakeUnavailable` where another does not let go of it."""
+    """Hold the lock of a file or folder, if there is one; raise `LakeUnavailable` if another does not let go of it."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except FileNotFoundError:
@@ -57,10 +57,10 @@ def hold(path: Path) -> Iterator[None]:
 def hold_start(
     folder: Path, find: Callable[[], T | None], wait_seconds: float, unavailable: type[Unavailable]
 ) -> Iterator[T | None]:
-    """Hold the start lock of a folder, to start what is not there; give what `find` finds instead, once it does.
+    """Hold the start lock of a folder, to start what is not there; yield instead what `find` finds, once it does.
 
-    Of two who start at once one gets what the other one has started. Who starts may be stopped, and what it has started
-    be there all the same: so `find` is asked while the lock is waited for. Raises `unavailable` after a while.
+    Of two that start at once, one gets what the other has started. The holder may be stopped although what it started is
+    there: so `find` is asked while the lock is waited for. Raises `unavailable` after `wait_seconds`.
     """
     path = folder / START_LOCK
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -90,7 +90,7 @@ def hold_start(
 
 @contextmanager
 def try_start_lock(folder: Path) -> Iterator[bool]:
-    """Hold the start lock of a folder where nobody does; tell whether it is held, and wait for nobody."""
+    """Take the start lock of a folder if nobody holds it, without waiting; yield whether it was taken."""
     descriptor = os.open(folder / START_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         yield _is_taken(descriptor)
@@ -101,7 +101,7 @@ def try_start_lock(folder: Path) -> Iterator[bool]:
 def share(path: Path, owner: str = "") -> int:
     """Take a share of a file's lock and return its descriptor; closing that, or the end of the process, gives it back.
 
-    The file is made where it is missing, and keeps the name of its last owner. File and name are on the disk before this
+    The file is made if it is missing, and keeps the name of its last owner. File and name are on the disk before this
     returns: after a power cut they tell what the run's own records cannot.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -117,9 +117,9 @@ def share(path: Path, owner: str = "") -> int:
 
 
 def _share_of(path: Path, flags: int) -> int | None:
-    """Take a share of what is there; none where another process removed it between the two."""
+    """Take a share of what is there; return none if another process removed it between opening and locking."""
     descriptor = os.open(path, flags, 0o644)
-    fcntl.flock(descriptor, fcntl.LOCK_SH)  # waits only for somebody who looks, which takes no time
+    fcntl.flock(descriptor, fcntl.LOCK_SH)  # waits only for a process that looks, which takes no time
     if os.fstat(descriptor).st_nlink:
         return descriptor
     os.close(descriptor)
@@ -156,19 +156,19 @@ class Holder:
 
 
 def find_holder(path: Path) -> Holder | None:
-    """Find the process that holds a share of a file now, by the name in it; none where nobody does, or the name says none."""
+    """Find the process that holds a share of a file now, by the name in it; none if nobody does, or it names no process."""
     found = _NAME.fullmatch(read_holder(path) or "")
     return Holder(int(found[1]), found[2]) if found else None
 
 
 def read_owner(path: Path) -> str | None:
-    """Read who held a file last, where nobody holds a share of it now; raise `FileNotFoundError` where there is no file."""
+    """Read who held a file last; none if somebody holds a share of it now. Raises `FileNotFoundError` if there is none."""
     name, is_held = _read_name(path)
     return None if is_held else name
 
 
 def read_holder(path: Path) -> str | None:
-    """Read who holds a share of a file now; none where nobody does, or there is no file."""
+    """Read who holds a share of a file now; none if nobody does, or there is no file."""
     with suppress(FileNotFoundError):
         name, is_held = _read_name(path)
         return name if is_held else None
@@ -186,7 +186,7 @@ def _read_name(path: Path) -> tuple[str, bool]:
 
 
 def remove_unheld(path: Path) -> None:
-    """Remove a file, or a folder with all in it, where nobody holds a share of it; whoever opens a file makes it again.
+    """Remove a file, or a folder with all in it, if nobody holds a share of it; whoever opens a file makes it again.
 
     What another user has made in a folder of theirs stays: it says nothing of any run that is under way.
     """

@@ -11,7 +11,7 @@ Result = TypeVar("Result")
 
 
 def ask_within(seconds: float, ask: Callable[[], Result]) -> Result:
-    """Return what is answered; raise `TimeoutError` where that takes longer: the thread that asks is left behind.
+    """Return the answer; raise `TimeoutError` if it takes longer, and leave the asking thread behind.
 
     For clients whose time-out is for each part of an answer, which may trickle for ever.
     """
@@ -28,14 +28,14 @@ def ask_within(seconds: float, ask: Callable[[], Result]) -> Result:
 
 
 class Outage:
-    """What is known in a process of somebody outside who has failed."""
+    """What a process knows of the last failure of a server outside."""
 
     def __init__(self) -> None:
         self._reason, self._until = "", 0.0
 
     @property
     def reason(self) -> str:
-        """Why it failed lately; empty where it did not."""
+        """Why it failed lately; empty if it did not."""
         return self._reason if time.monotonic() < self._until else ""
 
     def note(self, reason: str) -> None:

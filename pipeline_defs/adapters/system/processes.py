@@ -88,7 +88,7 @@ def spawn_process(command: Sequence[str], *, log: Path, environment: Mapping[str
 def stop_process(process: Process, timeout_seconds: float) -> bool:
     """Stop `process` and say whether it ran: SIGTERM, SIGKILL after `timeout_seconds`; return when it is gone.
 
-    Where that is 0 it is killed at once, as a machine that goes dark.
+    With 0 seconds it is killed at once, as if its machine lost power.
     """
     if not process.is_running():
         return False
@@ -104,7 +104,7 @@ def stop_process(process: Process, timeout_seconds: float) -> bool:
 
 
 def wait_for(is_so: Callable[[], bool], seconds: float, poll_seconds: float) -> bool:
-    """Wait until something is so, at most so long, and return whether it is; it is asked once at least."""
+    """Wait at most so long until something is so, and return whether it is; ask once at least."""
     deadline = time.monotonic() + seconds
     while not is_so():
         if time.monotonic() >= deadline:
@@ -115,7 +115,7 @@ def wait_for(is_so: Callable[[], bool], seconds: float, poll_seconds: float) -> 
 
 @contextmanager
 def paused(pids: Iterable[int]) -> Iterator[None]:
-    """Have processes stand still by SIGSTOP while the context is open: connections stay, and nobody answers."""
+    """Stop processes by SIGSTOP while the context is open: connections stay, and nobody answers."""
     with ExitStack() as going_on:
         for pid in pids:
             os.kill(pid, signal.SIGSTOP)
@@ -132,7 +132,7 @@ def raise_open_files() -> None:
 
 
 def last_lines(log: Path, count: int = 20) -> list[str]:
-    """Return the end of what a process has said in its log; nothing where there is none."""
+    """Return the last lines of a process's log; nothing if there is none."""
     return log.read_text("utf-8", errors="replace").splitlines()[-count:] if log.exists() else []
 
 

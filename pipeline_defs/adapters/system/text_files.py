@@ -1,7 +1,7 @@
 """Text files that people write and name: read whole, UTF-8.
 
-Invariant: no path, and nothing at it, ends in anything but the text or one `UnreadableText` that says why, and shows none of
-it.
+Invariant: whatever the path, and whatever is there, the outcome is the text or one `UnreadableText`, which says why and shows
+none of it.
 """
 
 from pathlib import Path

@@ -1,6 +1,6 @@
-"""YAML whose faults are told with their line: what PyYAML cannot read, and a key that is there twice, of which it takes one.
+"""YAML whose faults are told with their line: what PyYAML cannot read, and repeated keys, of which it takes the last.
 
-Dagster reads the same text afterwards. Invariants: no text ends in anything but a `Document` or one `NotYaml`; nothing is
+Dagster reads the same text afterwards. Invariants: whatever the text, nothing but `NotYaml` is raised; no object is
 constructed.
 """
 
@@ -24,7 +24,7 @@ class NotYaml(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """What one document of a defs.yaml says of itself, without its being right."""
+    """What one document of a defs.yaml says of itself, right or wrong."""
 
     type: str | None = None
     topic: str | None = None
@@ -37,7 +37,7 @@ def shown(text: str) -> str:
 
 
 def sketch(text: str) -> list[Document]:
-    """Return what each document says of itself; of a text that cannot be read, nothing."""
+    """Return what each document says of itself; nothing if the text cannot be read."""
     try:
         return [_sketch_one(node) for node in _compose(text)]
     except NotYaml:
@@ -84,7 +84,7 @@ def _inner(node: Node) -> Iterator[Node]:
 
 
 def _find_twice(node: Node, seen: set[int]) -> Iterator[str]:
-    """Name the keys that are twice in a mapping, in a node or below it; once where an anchor stands in many places."""
+    """Name the keys that are repeated in a mapping, in a node or below it; once for an anchor that is in many places."""
     if id(node) in seen:
         return
     seen.add(id(node))

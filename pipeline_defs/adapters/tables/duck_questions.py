@@ -35,7 +35,7 @@ def check_reads(statement: str) -> None:
     if len(found) > 1:
         raise Refused(f"{len(found)} statements are given, expected one SELECT; {_NOTHING_DONE}; ask one by one")
     (only,) = found
-    if only.type not in {duckdb.StatementType.SELECT, duckdb.StatementType.MULTI}:  # MULTI: a PIVOT
+    if only.type not in {duckdb.StatementType.SELECT, duckdb.StatementType.MULTI}:  # MULTI: a PIVOT, whose error says more
         raise Refused(
             f"the statement is {only.type.name}, expected one that reads: SELECT, FROM, WITH, VALUES, DESCRIBE, SHOW or "
             f"SUMMARIZE; {_NOTHING_DONE}; {_ELSEWHERE}"

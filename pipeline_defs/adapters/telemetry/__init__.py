@@ -1,1 +1,1 @@
-"""Who is told: Prometheus, OpenLineage, and whoever gets alerts."""
+"""What is sent to others: Prometheus' metrics, OpenLineage's events, alerts."""

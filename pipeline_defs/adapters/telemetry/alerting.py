@@ -1,7 +1,7 @@
 """Sending a short message to where people are, through Apprise: webhooks, Slack, mail and a hundred more, each a URL.
 
 Invariant: a URL may hold a secret anywhere, and for some services its host is one. Of a URL only its place in the list, its
-scheme and a real host are ever said, and Apprise and urllib3, which log more, say nothing.
+scheme and a real host are ever shown, and Apprise and urllib3, which log more, are silenced.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ logging.getLogger("urllib3.connectionpool").setLevel(logging.INFO)  # below that
 
 
 def check_alert_urls(text: str) -> str:
-    """Return alert URLs, with spaces between; raise `ValueError` where Apprise does not know each of them."""
+    """Return alert URLs, with spaces between; raise `ValueError` if Apprise does not know each of them."""
     urls = text.split()
     if urls:
         require("alerts", "OFFSETLAKE_ALERT_URLS")
@@ -38,9 +38,9 @@ def check_alert_urls(text: str) -> str:
 
 
 def send_alert(title: str, bodies: Mapping[str, str]) -> dict[str, str]:
-    """Send each URL its message, none where that is empty; return what to call those that did not take it in time, by URL.
+    """Send each URL its message, unless that is empty; return by URL what to call those that did not take it in time.
 
-    All are told at once: one that is slow keeps nobody waiting for longer than `SEND_SECONDS`.
+    All are sent to at once: a slow one keeps nobody waiting for longer than `SEND_SECONDS`.
     """
     undelivered, sending = dict[str, str](), dict[str, threading.Thread]()
     if not any(bodies.values()):
@@ -64,19 +64,19 @@ def send_alert(title: str, bodies: Mapping[str, str]) -> dict[str, str]:
 
 
 def receiver_of(url: str) -> str:
-    """Return what stands for a URL where something is remembered of it."""
+    """Return a digest to remember a URL by."""
     return sha256(url.encode()).hexdigest()[:16]
 
 
 def _read_targets(urls: Iterable[str]) -> Iterator[tuple[str, apprise.NotifyBase | None]]:
     """Yield each URL with what Apprise sends to by it, if anything."""
-    import apprise  # takes a second, which only who has alerts needs to wait for
+    import apprise  # takes a second, which only users of alerts need to wait for
 
     for url in urls:
         yield url, apprise.Apprise.instantiate(url)
 
 
 def _redacted(url: str, target: apprise.NotifyBase) -> str:
-    """Return scheme and host; the scheme alone where the service has a token in the host's place, as Slack has."""
+    """Return scheme and host; the scheme alone if the service has a token in the host's place, as Slack has."""
     host = target.host if "host" in target.template_tokens else "..."
     return f"{url.partition('://')[0]}://{host}"

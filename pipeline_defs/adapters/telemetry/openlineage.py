@@ -1,7 +1,7 @@
 """OpenLineage events of landed ranges and derived tables, through its own client, which reads its own settings.
 
-Sent by a thread of their own, after a range is landed or a version is there. Invariant: whatever becomes of them, nobody waits
-for longer than `finish` is told to, and nothing of landing fails: the lake has the same facts.
+A thread of their own sends them after a range is landed or a version is there. Invariant: whatever becomes of them, nobody
+waits longer than `finish` does, and no landing fails: the lake has the same facts.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NAMESPACE = "offsetlake"  # of jobs
 PRODUCER = "https://pypi.org/project/offsetlake"
 IMPORT_SECONDS = 60.0
 PATIENCE_SECONDS = 2.0  # at the end of a run, when its ranges are landed and reported
-for _name in ("openlineage", "urllib3.connectionpool"):  # what was not sent is said once, by who asked for it
+for _name in ("openlineage", "urllib3.connectionpool"):  # what was not sent is said once, by the caller
     logging.getLogger(_name).setLevel(logging.CRITICAL)
 
 
@@ -64,7 +64,7 @@ class Derived:
 
 
 class Sender:
-    """Teller of landed ranges and derived tables of a topic in one run."""
+    """Sender of the events of a topic's landed ranges and derived tables in one run."""
 
     def __init__(self, outage: Outage) -> None:
         self._outage = outage
@@ -75,7 +75,7 @@ class Sender:
         self._is_ready = threading.Event()  # the client is there: a busy machine takes seconds to import it
 
     def tell(self, what: Landed | Derived) -> None:
-        """Have a range or a table told; return at once."""
+        """Have the events of a range or a table sent; return at once."""
         self._asked += 1
         self._failure = self._failure or self._outage.reason
         if self._failure:
@@ -86,9 +86,9 @@ class Sender:
         self._queue.put(what)
 
     def finish(self) -> tuple[int, str] | None:
-        """Wait until all is told, for some seconds at most; return how much is not, and why; none where all is.
+        """Wait until all is sent, for a limited time; return how much was not, and why; none if all was.
 
-        Where the receiver has failed, nobody waits for it again, and nothing more is sent.
+        Once the receiver has failed, nobody waits for it again, and nothing more is sent.
         """
         out = self._outage.reason
         if self._thread is not None:
@@ -128,7 +128,7 @@ class Sender:
 
 @contextmanager
 def telling(sender: Sender | None, things: str, warn: Callable[[str], None]) -> Iterator[Callable[[Landed | Derived], None]]:
-    """Give what tells of ranges or tables, where there is a sender; warn at the end of how many `things` were not told."""
+    """Yield the sender's `tell`, or a stand-in without one; warn at the end of how many `things` were not sent."""
     if sender is None:
         yield lambda _: None
         return

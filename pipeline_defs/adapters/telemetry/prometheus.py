@@ -18,7 +18,7 @@ Metric = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
 
 
 def family(name: str, text: str, labels: Sequence[str], samples: Mapping[tuple[str, ...], float]) -> Metric:
-    """Return one metric with its samples by label values: a counter where its name ends with `_total`, else a gauge."""
+    """Return one metric with its samples by label values: a counter if its name ends with `_total`, else a gauge."""
     metric = (CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily)(name, text, labels=labels)
     for values, value in samples.items():
         metric.add_metric(values, value)

@@ -17,7 +17,7 @@ _EXIT_SECONDS = 120
 
 
 def make_archive(jars: Path, what: str) -> bool:
-    """Make the archive of `spark` or `broker` unless it is there for this Java and these jars; false where it was."""
+    """Make the archive of `spark` or `broker` unless it is there for this Java and these jars; return whether it was made."""
     archive = class_archive(jars, what)
     key, made_for = archive.with_suffix(".key"), _describe(jars, what)
     if archive.is_file() and key.is_file() and key.read_text() == made_for:
@@ -72,7 +72,7 @@ def _run_spark(jars: Path, archive: Path) -> None:  # noqa: ARG001 (its jars are
 
 
 def _run_broker(jars: Path, archive: Path) -> None:
-    """Start a broker and has it write the archive as it ends."""
+    """Start a broker and have it write the archive as it ends."""
     from .broker import start_broker, stop_broker
 
     directory = archive.parent / "broker"

@@ -36,7 +36,7 @@ _REPLICATED = {
 class Replicas:
     """Where one Kafka partition is: the node that leads it, none while there is none, and who is in sync.
 
-    Of `all` the first one that is in sync and answers leads next.
+    The first of `all` that is in sync and answers leads next.
     """
 
     leader: int | None
@@ -58,7 +58,7 @@ class Cluster:
         return ",".join(f"{HOST}:{node.port}" for node in self.nodes.values())
 
     def broker(self, node_id: int) -> Broker:
-        """Return a node that runs, ready or not; raise `BrokerUnavailable` where it does not."""
+        """Return a node that runs, ready or not; raise `BrokerUnavailable` if it does not run."""
         broker = read_broker(_node_directory(self.directory, node_id))
         if broker is None:
             raise BrokerUnavailable(f"node {node_id} of the cluster in {self.directory} does not run", node_id=node_id)
@@ -79,13 +79,13 @@ class Cluster:
         stop_process(self.broker(node_id).process, 0)
 
     def log_bytes(self, node_id: int, topic: str, partition: int) -> int:
-        """Return the size of a Kafka partition's log on a node's own disk, which says what it has whoever else answers."""
+        """Return the bytes of a Kafka partition's log on a node's own disk: what it has, whatever other nodes answer."""
         folder = data_directory(_node_directory(self.directory, node_id)) / f"{topic}-{partition}"
         return sum(segment.stat().st_size for segment in folder.glob("*.log"))
 
     @stamina.retry(on=KafkaError, timeout=30, attempts=None, wait_max=0.5)
     def read_replicas(self, topic: str, partition: int) -> Replicas:
-        """Ask the cluster who leads a Kafka partition; ask again where the node that was asked is down, or knows none."""
+        """Ask the cluster who leads a Kafka partition; ask again if the node that was asked is down or does not know it."""
         with closing(KafkaAdminClient(bootstrap_servers=self.bootstrap_servers, request_timeout_ms=5000)) as admin:
             parts = admin.describe_topics([topic])[0]["partitions"]
         found = next((part for part in parts if part["partition_index"] == partition), None)
@@ -101,7 +101,7 @@ def run_cluster(directory: Path, *, jars: Sequence[Path]) -> Iterator[Cluster]:
 
     Each node is broker and controller, so a majority must run for anything to be decided. Everything is replicated to
     all of them, and two must have a record before `acks=all` is answered. Raises what `start_broker` raises; no node
-    runs afterwards, nor where the start fails.
+    runs afterwards, even if the start fails.
     """
     directory = directory.absolute()
     cluster_id, ports = new_cluster_id(), free_ports(2 * NODES)
