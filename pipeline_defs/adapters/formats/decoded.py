@@ -50,7 +50,7 @@ class Decoded:
 
 
 def failed(error_class: Column | str, error: Column) -> Column:
-    """Return a failure: its class, and what a person is told."""
+    """Return a failure: its class, and its text for people."""
     name = f.lit(error_class) if isinstance(error_class, str) else error_class
     return f.struct(name.alias("error_class"), error.alias("error"))
 

@@ -106,7 +106,7 @@ class Glance:
     timestamps: dict[Place, int] = field(default_factory=dict)
 
     def recall(self, place: Place) -> int | None:
-        """Return the timestamp of the first record from a place on, none where it was not read yet."""
+        """Return the timestamp of the first record from a place on, none if it was not read yet."""
         found = self.timestamps.get(place, self.known.get(place))
         if found is not None:
             self.timestamps[place] = found

@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class LogRecord:
-    """A record as the log has it; `timestamp_type` is as Kafka numbers it, 1 where the broker has set the time."""
+    """A record as the log has it; `timestamp_type` is as Kafka numbers it, 1 if the broker has set the time."""
 
     offset: int
     timestamp_ms: int

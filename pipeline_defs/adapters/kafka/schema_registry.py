@@ -40,7 +40,7 @@ LONGEST = 300  # characters of an address and of what is answered there
 class Registered:
     """A schema as the registry has it; `kind` is AVRO, PROTOBUF or JSON.
 
-    `references` are the texts of the schemas that it refers to, by the names that it uses; each stands behind its own.
+    `references` are the texts of the schemas that it refers to, by the names that it uses, dependencies first.
     """
 
     id: int

@@ -438,7 +438,6 @@ def _last_settled(frontier: Frontier) -> int:
 
 
 def _seq_of(path: str) -> int:
-    """Return the number that the name of a document ends with."""
     return int(path.rpartition("/")[2].removesuffix(".json"))
 
 

@@ -21,7 +21,7 @@ class LakeMemory:
         self._remembered: set[str] = set()
 
     def remember(self, topic: str) -> None:
-        """Remember for good that the lake has something of a topic; raise `LakeUnavailable` where that cannot be written."""
+        """Remember for good that the lake has something of a topic; raise `LakeUnavailable` if that cannot be written."""
         if topic in self._remembered:
             return
         path = f"{FOLDER}/{topic}"

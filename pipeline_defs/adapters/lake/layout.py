@@ -34,7 +34,6 @@ def given_up_paths(manifest: Manifest) -> list[str]:
 
 
 def _published_path(manifest: Manifest, drops: int) -> str:
-    """Return the name of a range's published file after so many drops."""
     name = f"d{drops:03d}" if drops else manifest.named_after
     ending = f".{name}" if name else ""
     return f"{range_path('data', manifest.topic, manifest.offsets)}{ending}.parquet"

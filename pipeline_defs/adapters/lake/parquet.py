@@ -75,7 +75,7 @@ def files_of(folder: Path) -> list[Path]:
 
 
 def read_part(path: File) -> PartFile | None:
-    """Read the footer of a file; none where the file has no rows."""
+    """Read the footer of a file; none if the file has no rows."""
     footer = pq.read_metadata(source(path))
     if not footer.num_rows:
         return None
@@ -258,7 +258,7 @@ def conform(rows: pa.Table, columns: pa.Schema) -> pa.Table:
 
 
 def _min_max(footer: pq.FileMetaData, column: str) -> tuple[int, int] | None:
-    """Read an integer column's minimum and maximum over all row groups from the footer; none where it is null in all rows.
+    """Read an integer column's minimum and maximum over all row groups from the footer; none if it is null in all rows.
 
     Timestamps are micros.
     """

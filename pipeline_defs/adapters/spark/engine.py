@@ -188,7 +188,7 @@ class Engine:
                 end(session, is_told=False)
 
     def check_private(self, what: str) -> None:
-        """Refuse to send a secret in a plan that others could read on its way; one to a server of ours nobody can."""
+        """Refuse to send a secret in a plan that others could read on its way; nobody can on the way to a server of ours."""
 
     def ready_workers(self, session: SparkSession) -> None:
         """Make the workers of a session ready to run functions of ours; those of a server of ours already are."""
@@ -217,7 +217,7 @@ class Engine:
                     self._stop(url, session, was_cut.stillness.tag)
                     return True
                 return False
-            except Exception as error:  # noqa: BLE001 (whatever it is, the job must not wait for ever; it is told there)
+            except Exception as error:  # noqa: BLE001 (whatever it is, the job must not wait for ever, and tells it)
                 was_cut.error = error
                 return True
 

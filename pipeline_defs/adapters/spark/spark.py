@@ -149,7 +149,7 @@ def kafka_options(
 
 
 class Spark:
-    """Stages scans; `delivery` is that of their topics, by which an error says what becomes of the ranges."""
+    """Staging of scans; `delivery` is that of their topics, by which an error says what becomes of the ranges."""
 
     def __init__(
         self, engine: Engine, bootstrap_servers: str, access: Access = OPEN, delivery: Delivery = Delivery.EFFECTIVELY_ONCE

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class SparkFiles:
-    """Merges of files, each as one task: Spark packs files into tasks by size, so one task is to have all, and sorts."""
+    """Merges of files, each as one task, which sorts all rows: Spark by itself packs files into tasks by size."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

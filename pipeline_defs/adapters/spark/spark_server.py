@@ -28,7 +28,7 @@ from .spark_liveness import LOOPBACK
 
 STATE, LOG, WORK = "server.json", "server.log", "work"
 REQUESTS = "request-*.json"  # one for each start: a server whose starter was killed may still read its own
-SERVING = "pipeline_defs.adapters.spark.spark_serving"  # run as a module, by name: nobody who only looks imports it
+SERVING = "pipeline_defs.adapters.spark.spark_serving"  # run as a module, by name: not imported to look for a server
 LOG_BYTES = 10_000_000  # a log that is longer is begun anew with the next server
 LOG_LINES = 5  # the last ones, in an error
 _TRACEBACK = re.compile(r"^Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)*(.*)\n?", re.MULTILINE)
@@ -115,7 +115,7 @@ def _end_orphan(folder: Path) -> None:
 
 
 def read_server(folder: Path) -> Server | None:
-    """Return the server of `folder` if it runs; none where there is no such server."""
+    """Return the server of `folder` if it runs; none if there is no such server."""
     found = read_state(folder)
     return found if found is not None and found.is_running() else None
 
@@ -163,7 +163,7 @@ def stop_server(folder: Path, timeout_seconds: float = STOP_SECONDS) -> bool:
 
 
 def stop_stuck(folder: Path, url: str) -> None:
-    """Stop the server of `folder` if it still is the one at a URL: the first who notices does."""
+    """Stop the server of `folder` if it still is the one at a URL: whoever notices first does."""
     server = read_server(folder)
     if server is not None and server.url == url:
         stop_server(folder, STUCK_SECONDS)

@@ -68,7 +68,7 @@ class _Ranges(io.RawIOBase):
         return self._at
 
     def readinto(self, buffer: object) -> int:
-        """Fill a buffer as far as the object goes; raise `FileNotFoundError` where it is gone."""
+        """Fill a buffer as far as the object goes; raise `FileNotFoundError` if it is gone."""
         view = memoryview(buffer).cast("B")  # type: ignore[arg-type]
         end = min(self._at + len(view), self._file.bytes)
         if end <= self._at:

@@ -174,7 +174,7 @@ class Store(ABC):
         """Create the root if it is a folder."""
 
     def get(self, path: str) -> bytes | None:
-        """Read an object; none where there is no such object."""
+        """Read an object; none if there is no such object."""
         with self.explained("read", path):
             try:
                 return bytes(obstore.get(self.objects, path).bytes())
@@ -186,7 +186,7 @@ class Store(ABC):
         return self.size(path) is not None
 
     def size(self, path: str) -> int | None:
-        """Read the size of an object in bytes; none where there is no such object."""
+        """Read the size of an object in bytes; none if there is no such object."""
         with self.explained("read", path):
             try:
                 found = self._head(path)
@@ -197,7 +197,6 @@ class Store(ABC):
             return None if found is None else found["size"]
 
     def _head(self, path: str) -> ObjectMeta | None:
-        """Look an object up; none where there is no such object."""
         try:
             return obstore.head(self.objects, path)
         except (NotFoundError, FileNotFoundError):

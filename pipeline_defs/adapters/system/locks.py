@@ -162,7 +162,7 @@ def find_holder(path: Path) -> Holder | None:
 
 
 def read_owner(path: Path) -> str | None:
-    """Read who held a file last; none if somebody holds a share of it now. Raises `FileNotFoundError` if there is none."""
+    """Read who held a file last; none if somebody holds a share now. Raises `FileNotFoundError` if there is no file."""
     name, is_held = _read_name(path)
     return None if is_held else name
 

@@ -96,7 +96,7 @@ def holds(wider: pa.Schema, narrower: pa.Schema) -> bool:
 
 
 def merge_types(one: pa.DataType, other: pa.DataType, where: str) -> pa.DataType:
-    """Return the type that holds values of both, fields by their names; raise `ValueError` where there is none."""
+    """Return the type that holds values of both, fields by their names; raise `ValueError` if there is none."""
     if one.equals(other):
         return one
     if pa.types.is_struct(one) and pa.types.is_struct(other):

@@ -56,7 +56,7 @@ class Decodings:
         return self.read_ranges(topic).known
 
     def read_ranges(self, topic: str) -> DecodedRanges:
-        """Read what is decoded of a topic now; raise `BrokenTable` where the table cannot be read."""
+        """Read what is decoded of a topic now; raise `BrokenTable` if the table cannot be read."""
         seen = self._seen.get(topic)
         table = decoded_table_log(topic, self.lake).read(seen.table if seen else None)
         if seen is None or not table.is_same(seen.table):
@@ -64,13 +64,13 @@ class Decodings:
         return seen
 
     def read_version(self, topic: str, version: int) -> DecodedRanges | None:
-        """Read what was decoded of a topic at a version of its table; none where the log does not reach back so far."""
+        """Read what was decoded of a topic at a version of its table; none if the log does not reach back so far."""
         table = decoded_table_log(topic, self.lake).read_version(version)
         read = partial(self.contents_of, topic)
         return None if table is None else DecodedRanges(topic, table, read, self._seen.get(topic))
 
     def contents_of(self, topic: str, file: TableFile) -> Contents:
-        """Read which ranges a file has, and what became of them; raise `BrokenManifest` where that cannot be read."""
+        """Read which ranges a file has, and what became of them; raise `BrokenManifest` if that cannot be read."""
         if not decoded_table.is_packed(file):
             return decoded_table.read_contents(file)
         document = self.lake.store.get(f"{TREE}/{topic}/{decoded_table.document_path(file.path)}")

@@ -90,7 +90,7 @@ class DeltaLog:
     def commit(self, commit: Commit, onto: Snapshot, now_ms: int, schema: str | None = None) -> bool:
         """Write the version that follows a snapshot; return false if somebody else has written it: look again.
 
-        `schema` is the table's from then on; without one that of the first version stays. Raises `BrokenTable` if the commit
+        `schema` is the table's from then on; without one the present one stays. Raises `BrokenTable` if the commit
         would break a law, as far as the snapshot tells, and `LakeUnavailable` if a file that it adds, which was made durable,
         is not there any more; then nothing is written.
         """
@@ -235,7 +235,6 @@ class DeltaLog:
         return None if data is None else delta.from_json(data, self._store.url(path), self._mend)
 
     def _read_id(self, version: int) -> str | None:
-        """Read the id of the commit of a version; none if it is not there."""
         commit = self._find_commit(version)
         return None if commit is None else commit.id
 

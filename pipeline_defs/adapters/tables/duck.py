@@ -236,7 +236,6 @@ def told_if_unreadable() -> Iterator[None]:
 
 
 def _raw_source(rows: TopicRows, lake: Lake) -> str:
-    """Return the SELECT of what is landed."""
     # a compacted file has a range's rows from its manifest's file alone: doubles of `at_least_once` end there
     doubles = [path for path, owner in rows.coverage.doubles.items() if not is_compacted_name(rows.whole.get(owner, ""))]
     return rows_sql(rows.parts(), lake, doubles)
