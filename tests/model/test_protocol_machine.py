@@ -577,13 +577,27 @@ class ProtocolMachine(RuleBasedStateMachine):
                 assert is_excused or (generation, partition, offset) in self.seen, f"{partition}/{offset} is missing"
 
 
-def run_machine(monkeypatch: pytest.MonkeyPatch, delivery: Delivery | None, **profile: Any) -> None:
-    """Run the machine in one thread at a time, so that the same draw is the same run; the disk keeps all it was given."""
+EXAMPLES = {Delivery.EFFECTIVELY_ONCE: 40, Delivery.AT_LEAST_ONCE: 12, Delivery.AT_MOST_ONCE: 12, None: 12}
+
+
+@pytest.mark.parametrize("is_long", [False, pytest.param(True, marks=pytest.mark.long)], ids=["short", "long"])
+@pytest.mark.parametrize("delivery", EXAMPLES)
+def test_the_lake_shows_the_log_whatever_happens(
+    monkeypatch: pytest.MonkeyPatch, delivery: Delivery | None, is_long: bool
+) -> None:
+    """[R-18] Rows are shown as sent, and once, or as the delivery policy says; nothing is missing unexplained.
+
+    Without a policy it changes on the way. The long one draws others each time, and many more of them. One thread at a time, so
+    that the same draw is the same run; the disk keeps all it was given.
+    """
     monkeypatch.setattr(landing, "VERIFY_THREADS", 1)
     monkeypatch.setattr(compaction, "COMPACTION_THREADS", 1)
     monkeypatch.setattr(settling, "FRONTIER_EVERY", 1)
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     quiet = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
+    profile: dict[str, Any] = {"max_examples": EXAMPLES[delivery], "stateful_step_count": 15}
+    if is_long:
+        profile = {"max_examples": 8 * EXAMPLES[delivery], "stateful_step_count": 25, "derandomize": False}
     if "HUNT" in os.environ:
         phases = [phase for phase in Phase if phase is not Phase.shrink]  # that takes longer than a hunt
         profile |= {"max_examples": int(os.environ["HUNT"]), "derandomize": False, "phases": phases}
@@ -591,26 +605,6 @@ def run_machine(monkeypatch: pytest.MonkeyPatch, delivery: Delivery | None, **pr
         lambda: ProtocolMachine(delivery),
         settings=settings(deadline=None, database=None, suppress_health_check=quiet, **profile),
     )
-
-
-SHORT = {Delivery.EFFECTIVELY_ONCE: 40, Delivery.AT_LEAST_ONCE: 12, Delivery.AT_MOST_ONCE: 12, None: 12}
-
-
-@pytest.mark.parametrize("delivery", SHORT)
-def test_the_lake_shows_the_log_whatever_happens(monkeypatch: pytest.MonkeyPatch, delivery: Delivery | None) -> None:
-    """[R-18] Rows are shown as sent, and once, or as the delivery policy says; nothing is missing unexplained.
-
-    Without a policy it changes on the way.
-    """
-    run_machine(monkeypatch, delivery, max_examples=SHORT[delivery], stateful_step_count=15)
-
-
-@pytest.mark.long
-@pytest.mark.timeout(1200)
-@pytest.mark.parametrize("delivery", SHORT)
-def test_the_lake_shows_the_log_whatever_happens_for_long(monkeypatch: pytest.MonkeyPatch, delivery: Delivery | None) -> None:
-    """The same, other draws each time and many more of them."""
-    run_machine(monkeypatch, delivery, derandomize=False, max_examples=8 * SHORT[delivery], stateful_step_count=25)
 
 
 CUT_NOW = Policy(records_per_range=5, max_age_seconds=0, isolation_level=UNCOMMITTED)  # type: ignore[arg-type]
