@@ -5,8 +5,7 @@ appended is never forgotten: it is what the lake is held against. `FakeSpark` wr
 """
 
 import copy
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -286,17 +285,20 @@ class FakeSpark:
             marks = log.marks_at(isolation_level) if log is not None else None
             if log is None or marks is None or offsets.start < marks.earliest or offsets.end > marks.end:
                 raise ScanFailed(f"some of {offsets.text(topic)} is not there")
-            columns: dict[str, list[object]] = defaultdict(list)
-            for offset, record in log.left(offsets.start, offsets.end):
-                if record.kind in SEEN[isolation_level]:
-                    stamp = record.timestamp_ms * 1000
-                    place = (topic, offsets.generation, offsets.partition, offset)
-                    row = raw_row(place, stamp, record.value, record.key)
-                    for name, value in zip(RAW_SCHEMA.names, row, strict=True):
-                        columns[name].append(value)
-            if columns:
+            place = (topic, offsets.generation, offsets.partition)
+            rows = [
+                raw_row((*place, offset), record.timestamp_ms * 1000, record.value, record.key)
+                for offset, record in log.left(offsets.start, offsets.end)
+                if record.kind in SEEN[isolation_level]
+            ]
+            if rows:
                 Path(folder).mkdir(parents=True, exist_ok=True)  # Spark makes a folder that was swept under it again
-                pq.write_table(pa.table(dict(columns), schema=RAW_SCHEMA), f"{folder}/part-{number:05d}.parquet")
+                pq.write_table(raw_table(rows), f"{folder}/part-{number:05d}.parquet")
+
+
+def raw_table(rows: Iterable[tuple[object, ...]]) -> pa.Table:
+    """Return rows as a landed file has them."""
+    return pa.Table.from_pylist([dict(zip(RAW_SCHEMA.names, row, strict=True)) for row in rows], schema=RAW_SCHEMA)
 
 
 def kafka_with(records: int, value: str = "v") -> FakeKafka:

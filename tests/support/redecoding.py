@@ -19,7 +19,7 @@ from pipeline_defs.adapters.formats.spark_decoding import Decision
 from pipeline_defs.adapters.lake import parquet
 from pipeline_defs.adapters.lake.footer import canonicalize
 from pipeline_defs.adapters.lake.lake import Lake
-from pipeline_defs.adapters.lake.parquet import RAW_SCHEMA, conform
+from pipeline_defs.adapters.lake.parquet import conform
 from pipeline_defs.adapters.tables.decodings import Decodings
 from pipeline_defs.core.decode.decoders import Decode, Format, Side
 from pipeline_defs.core.log.holes import Cause, Interval
@@ -42,7 +42,7 @@ from pipeline_defs.tables.decoding import decode
 from pipeline_defs.tables.deleting import DropVerdict, plan_dropping
 from pipeline_defs.topics import Topic
 from tests.support.decoded import shown_places, table_files
-from tests.support.fake_log import fake_tools
+from tests.support.fake_log import fake_tools, raw_table
 from tests.support.strategies import EPOCH_MS, TAKEN_OVER, TOPIC, provenance, raw_row
 
 KINDS = {"DOUBLE": pa.float64(), "INT": pa.int32()}  # by name in DDL; else BIGINT
@@ -192,8 +192,7 @@ def land_rows(lake: Lake, offsets: OffsetRange, values: Sequence[bytes], revisio
         staged = f"staging/{attempt.id}/part.parquet"
         path = Path(lake.store.root) / staged
         path.parent.mkdir(parents=True)
-        arrays = [pa.array(column, each) for column, each in zip(zip(*rows, strict=True), RAW_SCHEMA.types, strict=True)]
-        pq.write_table(pa.table(arrays, schema=RAW_SCHEMA), path)
+        pq.write_table(raw_table(rows), path)
         canonicalize(path)
         part = parquet.read_part(path)
         assert part is not None
