@@ -157,16 +157,6 @@ def test_a_shifted_end_is_named_with_its_offsets(coverage: Coverage, data: st.Da
 
 
 @given(lakes(), st.data())
-def test_a_gap_behind_landed_ranges_is_named(coverage: Coverage, data: st.DataObject) -> None:
-    """[R-37] Manifest and file deleted together leave a planned range with later ones landed."""
-    inner = inner_of(coverage)
-    assume(inner)
-    gone = data.draw(st.sampled_from(inner))
-    left = Coverage(coverage.log, without(coverage.manifests, gone), without(coverage.published, gone))
-    assert "planned and not landed, while later offsets are" in violation_of(gone, left)
-
-
-@given(lakes(), st.data())
 def test_a_file_for_a_range_without_records_is_named(coverage: Coverage, data: st.DataObject) -> None:
     empty = [offsets for offsets, manifest in coverage.manifests.items() if manifest.file is None]
     assume(empty)

@@ -207,15 +207,6 @@ def test_a_doubled_offset_is_a_violation(landing: Landing, data: st.DataObject) 
         assert "not strictly increasing" in refusal(landing, column=doubled)
 
 
-@given(landings(least_rows=2), st.data())
-def test_rows_out_of_order_are_a_violation(landing: Landing, data: st.DataObject) -> None:
-    """[R-14] Offsets rise from row to row."""
-    column = list(landing.present)
-    at = data.draw(st.integers(0, len(column) - 2))
-    column[at], column[at + 1] = column[at + 1], column[at]
-    assert "not strictly increasing" in refusal(landing, column=column)
-
-
 @given(landings(least_rows=1), st.data())
 def test_a_missing_row_is_a_violation(landing: Landing, data: st.DataObject) -> None:
     """[R-14] A range landed short does not add up, or its missing offset is unexplained."""
