@@ -16,7 +16,6 @@ from dotenv import dotenv_values
 
 from pipeline_defs.core.errors import BadSetting
 from pipeline_defs.settings import PROJECT, VARIABLES, check_names
-from pipeline_defs.topics import Topic  # noqa: F401 -- definitions are importable, as the code servers do
 from tests.support.markdown import read_blocks
 
 DEPLOY = PROJECT / "deploy"

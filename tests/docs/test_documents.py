@@ -36,7 +36,6 @@ def anchors(document: Path) -> set[str]:
 
 
 def broken_links(document: Path) -> list[str]:
-    """Return the relative links of a document that lead nowhere."""
     broken = []
     for link in _LINK.findall(without_blocks(document.read_text())):
         path, _, anchor = link.partition("#")
@@ -172,7 +171,6 @@ FIELDS = {name for model in MODELS for name in model.model_fields}
 
 
 def kinds() -> set[str]:
-    """Return the kinds of all errors of the package."""
     for module in pkgutil.walk_packages(pipeline_defs.__path__, "pipeline_defs."):
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
@@ -262,13 +260,11 @@ def find_undefined(document: str, texts: Mapping[str, str]) -> dict[str, set[str
 
 
 def test_requirements_are_numbered_without_a_gap_and_each_has_a_test_that_names_it() -> None:
-    """Define each number once, in order, and name it in the docstring or body of a test."""
     assert _DEFINED.findall(PROTOCOL) == [f"R-{number}" for number in range(1, LAST + 1)]
     assert find_untested(PROTOCOL, read_tests().values()) == []
 
 
 def test_each_requirement_that_is_cited_is_defined() -> None:
-    """Cite in tests, documents and code only requirements that there are."""
     paths = [*PROJECT.glob("*.md"), *(PROJECT / "docs").rglob("*.md"), *(PROJECT / "pipeline_defs").rglob("*.py")]
     assert find_undefined(PROTOCOL, read_tests() | {str(path): path.read_text() for path in paths}) == {}
 

@@ -52,7 +52,6 @@ def without_blocks(text: str) -> str:
 
 
 def read_commands(block: Block) -> Iterator[Command]:
-    """Read the commands of a console block, each with its output."""
     for part in re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]:
         line, _, output = part.partition("\n")
         yield Command(line, output)

@@ -3,7 +3,7 @@
 import ast
 from collections.abc import Iterator
 from dataclasses import fields
-from typing import Any, get_type_hints
+from typing import Any
 
 import click
 from pydantic import BaseModel
@@ -81,8 +81,7 @@ def _fields_of(model: type[Any]) -> Iterator[tuple[str, str, str]]:
 
 
 def _of_component(model: type[Any]) -> dict[str, FieldInfo]:
-    hints = get_type_hints(model, include_extras=True)
-    return {each.name: each.default for each in fields(model) if isinstance(each.default, FieldInfo) and hints}
+    return {each.name: each.default for each in fields(model) if isinstance(each.default, FieldInfo)}
 
 
 if __name__ == "__main__":

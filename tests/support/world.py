@@ -392,7 +392,6 @@ class World:
 
     @property
     def digests(self) -> dict[OffsetRange, str]:
-        """Return the digests of what is landed."""
         return {offsets: manifest.digest for offsets, manifest in self.coverage.manifests.items()}
 
     def rows(self) -> list[Row]:
