@@ -2,23 +2,25 @@
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Locator, Page
+from playwright.sync_api import Browser, Locator, Page, sync_playwright
 
 from pipeline_defs.settings import PROJECT
-from tests.support.browser import find_browser, open_browser, open_page
+from tests.support.browser import FLAGS, find_browser, open_page
 
 PICTURES = PROJECT / "docs" / "pictures"
 SHOP = Path("/tmp/shop")
+Take = Callable[..., None]
 
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
     """One real browser for a module. Playwright's loop runs while it is open: nothing else may run one here."""
-    with open_browser(find_browser()) as browser:
+    executable = find_browser()  # which may ask Playwright too, and two of its loops cannot run at once
+    with sync_playwright() as playwright, playwright.chromium.launch(executable_path=executable, args=FLAGS) as browser:
         yield browser
 
 
@@ -48,18 +50,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory, wants_pictures: bool) -> It
     shutil.rmtree(SHOP)
 
 
-class Camera:
-    """Takes pictures for docs/dagster.md where that is asked for, else for who looks at a failure."""
-
-    def __init__(self, page: Page, folder: Path) -> None:
-        self._page = page
-        self._folder = folder
-
-    def __call__(self, name: str, of: Locator | None = None) -> None:
-        """Take a picture of the page as it is, or of one thing on it."""
-        (of or self._page).screenshot(path=self._folder / f"{name}.png", animations="disabled")
-
-
 @pytest.fixture
-def picture(page: Page, wants_pictures: bool, tmp_path: Path) -> Camera:
-    return Camera(page, PICTURES if wants_pictures else tmp_path)
+def picture(page: Page, wants_pictures: bool, tmp_path: Path) -> Take:
+    """Take pictures, of the page or of one thing on it: for docs/dagster.md where asked for, else for a failure's reader."""
+    folder = PICTURES if wants_pictures else tmp_path
+
+    def take(name: str, of: Locator | None = None) -> None:
+        (of or page).screenshot(path=folder / f"{name}.png", animations="disabled")
+
+    return take

@@ -18,7 +18,7 @@ from playwright.sync_api import Browser, Page
 
 from pipeline_defs.core.log.planning import Policy
 from pipeline_defs.settings import Settings
-from tests.browser.conftest import Camera as Take
+from tests.browser.conftest import Take
 from tests.support.browser import load_until, open_dialog, open_page
 from tests.support.desk import Desk, fill, measure_beside
 from tests.support.world import World

@@ -15,7 +15,7 @@ from playwright.sync_api import Page
 
 from pipeline_defs.component import KafkaTopic
 from pipeline_defs.settings import Settings
-from tests.browser.conftest import Camera as Take
+from tests.browser.conftest import Take
 from tests.support.browser import load_until, open_dialog
 from tests.support.decoded import DecodedTopic
 from tests.support.desk import Desk

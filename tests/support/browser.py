@@ -8,8 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 import stamina
@@ -20,11 +19,11 @@ NAMES = ("google-chrome", "google-chrome-stable", "chrome", "chromium", "chromiu
 PACKAGE = "chromium"
 PATIENCE_MS = 120_000
 WIDTH, HEIGHT = 1200, 700
-FLAGS = (
+FLAGS = [
     "--no-sandbox",  # root may not have one; the only pages are our own, on loopback
     *("--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"),
     *("--disable-component-update", "--disable-sync"),
-)
+]
 
 
 class NoBrowserError(Exception):
@@ -73,17 +72,6 @@ def install_debians() -> str | None:
             last = (done.stderr or done.stdout).strip().splitlines()[-1:]
             return f"cannot be installed: apt-get {words[0]} says {' '.join(last)!r}"
     return None
-
-
-@contextmanager
-def open_browser(executable: Path) -> Iterator[Browser]:
-    """Open a browser without a window, with a new and empty profile."""
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=executable, headless=True, args=list(FLAGS))
-        try:
-            yield browser
-        finally:
-            browser.close()
 
 
 def open_page(chromium: Browser) -> Page:
