@@ -248,17 +248,6 @@ def test_a_step_reads_back_as_it_was_written(log: PlanLog) -> None:
 
 
 @given(scripts())
-def test_steps_are_numbered_and_only_written_when_they_decide_something(script: Script) -> None:
-    log_state = LogState()
-    for tick in script.play():
-        if tick.step:
-            assert tick.step.seq == log_state.seq
-            assert tick.step.links or tick.step.after(log_state) != replace(log_state, seq=log_state.seq + 1)
-            log_state = tick.step.after(log_state)
-        assert tick.after == log_state
-
-
-@given(scripts())
 def test_a_range_is_inside_the_watermarks_it_was_planned_from(script: Script) -> None:
     """[R-3] No range goes past the end that a reader may see, nor below the earliest offset."""
     for tick in script.play():
