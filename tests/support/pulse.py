@@ -19,11 +19,11 @@ from pipeline_defs.orchestration.topic_defs import build_topic_defs
 from pipeline_defs.orchestration.upkeep.housekeeping import AUDIT, build_housekeeping
 from pipeline_defs.resources import Edges
 from pipeline_defs.topics import LAND_PENDING, Topic
+from tests.support.interleaving import beside
 from tests.support.world import World
 
 
 def location_of(world: World, *others: Topic) -> dg.Definitions:
-    """Build the code location of a world's topic and others."""
     topics = [world.topic, *others]
     of_topics = (build_topic_defs(each, world.settings.lake) for each in topics)
     defs = [*of_topics, build_pulse(topics), build_housekeeping(topics)]
@@ -91,13 +91,11 @@ def said(world: World, *others: Topic) -> str:
 def refuse(monkeypatch: pytest.MonkeyPatch, kind: type, method: str, name: str, error: Exception) -> None:
     """Have a method fail for a topic of that name, or whatever else it is given first."""
 
-    def refused(self: object, topic: Topic | str, *rest: Any) -> Any:
+    def raise_for_it(_: object, topic: Topic | str, *rest: object) -> None:
         if name == getattr(topic, "name", topic):
             raise error
-        return real(self, topic, *rest)
 
-    real = getattr(kind, method)
-    monkeypatch.setattr(kind, method, refused)
+    beside(monkeypatch, kind, method, raise_for_it)
 
 
 def refuse_tools(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
