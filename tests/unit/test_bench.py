@@ -169,6 +169,7 @@ class Started(Exception):
     """The measurement that would begin."""
 
 
+@pytest.mark.usefixtures("clean_environment")
 @pytest.mark.parametrize(
     ("name", "value", "whole", "part"),
     [
@@ -180,8 +181,6 @@ class Started(Exception):
 def test_another_spark_than_the_benchmarks_own_is_refused_before_anything_starts(
     name: str, value: str, whole: type[Exception], part: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for each in ("OFFSETLAKE_SPARK_REMOTE", "OFFSETLAKE_ENGINE"):
-        monkeypatch.delenv(each, raising=False)
     monkeypatch.setenv(name, value)
     start = Mock(side_effect=Started)
     monkeypatch.setattr("pipeline_defs.lab.cli.parts.run_bench", start)

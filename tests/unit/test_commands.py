@@ -77,11 +77,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def project(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def project(folder: Path, monkeypatch: pytest.MonkeyPatch, clean_environment: None) -> Path:
     """The folder in which the newcomer stands, with nothing exported."""
     monkeypatch.chdir(folder)
-    for name in ("OFFSETLAKE_HOME", "OFFSETLAKE_LAKE", "DAGSTER_HOME", "OFFSETLAKE_BOOTSTRAP_SERVERS"):
-        monkeypatch.delenv(name, raising=False)
     return folder
 
 
@@ -409,15 +407,6 @@ def test_a_hundred_columns_are_enough_for_billions(monkeypatch: pytest.MonkeyPat
     narrow = Screen(monkeypatch, width=20)
     glance.print_status([document("flights")], NOW_MS, by_partition=False)
     assert all(part in narrow.text() for part in ("14,808", "99,999", "25 h")), "its lines go on in the next ones"
-
-
-def test_a_topic_that_the_broker_lacks_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    screen = Screen(monkeypatch, width=100)
-    error = {"error": "no such topic", "kind": "unknown_topic"}
-    absent = {"topic": "absent", **error, "next_action": "create it", "partitions": [], "tables": []}
-    glance.print_status([absent, document("flights")], NOW_MS, by_partition=False)
-    text = screen.text()
-    assert "unknown_topic" in text and "no such topic" in text and "absent: create it" in text and "│ flights" in text
 
 
 @pytest.mark.parametrize(("is_terminal", "shown"), [(True, " .*3/12"), (False, r": 3 of 12 in \d+ s, .*s left\n")])

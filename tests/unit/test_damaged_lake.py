@@ -10,7 +10,7 @@ import json
 import random
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -87,12 +87,6 @@ def edges(tmp_path: Path) -> Edges:
     write_step(edges.lake, GOOD.name)
     write_step(edges.lake, DAMAGED.name).write_text("{}")
     return edges
-
-
-@pytest.fixture
-def instance() -> Iterator[dg.DagsterInstance]:
-    with dg.DagsterInstance.ephemeral() as instance:
-        yield instance
 
 
 def test_two_who_register_a_key_both_go_on(edges: Edges, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,8 +172,8 @@ def test_status_shows_each_error_once(edges: Edges, instance: dg.DagsterInstance
 
     text = shown(documents, monkeypatch)
     assert text.count("the Kafka broker at 127.0.0.1:1 does not answer") == 1
-    assert text.count("plan step") == 1 and "damaged" in text
-    assert "orders: only what the lake says is shown" in text
+    assert text.count("plan step") == 1 and text.count("broken_plan_log") == 3, "in its row, next action and error"
+    assert "│ orders" in text and "orders: only what the lake says is shown" in text
 
 
 def test_what_tables_share_is_said_once(edges: Edges, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,7 +52,9 @@ command, up = (importlib.import_module(f"pipeline_defs.cli.{name}") for name in 
 WHY = "range orders/0 [10, 20): the broker has deleted 3 of its offsets"
 
 
-def test_a_run_that_landed_some_of_its_ranges_is_told_as_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_run_that_landed_some_of_its_ranges_is_told_as_it_is(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, instance: dg.DagsterInstance
+) -> None:
     """No line says that a range failed which has landed; the control is the run that landed all."""
 
     @dg.op
@@ -63,9 +65,8 @@ def test_a_run_that_landed_some_of_its_ranges_is_told_as_it_is(monkeypatch: pyte
     def landing() -> None:
         work()
 
-    with dg.DagsterInstance.ephemeral() as instance:
-        result = landing.execute_in_process(instance=instance, raise_on_error=False)
-        reason = read_reason(instance, result.run_id)
+    result = landing.execute_in_process(instance=instance, raise_on_error=False)
+    reason = read_reason(instance, result.run_id)
 
     def runs(*_: object, **__: object) -> Iterator[Launched]:
         yield Launched("whole", RANGES, succeeded=True)
@@ -88,28 +89,27 @@ def test_a_run_that_landed_some_of_its_ranges_is_told_as_it_is(monkeypatch: pyte
     assert "pipeline_defs." not in said and said.count("offsetlake explain") == 1
 
 
-def test_each_landed_range_is_told_once() -> None:
+def test_each_landed_range_is_told_once(instance: dg.DagsterInstance) -> None:
     def land(key: dg.AssetKey, start: int, rows: int, outcome: str = "landed") -> None:
         metadata = {"rows": rows, "outcome": outcome}
         landed = dg.AssetMaterialization(key, partition=f"0-{start}-{start + rows}", metadata=metadata)
         instance.report_runless_asset_event(landed)
 
-    with dg.DagsterInstance.ephemeral() as instance:
-        land(ORDERS.asset_key, 0, 1000)  # before: nobody is told
-        since = LandedSince([ORDERS, PAYMENTS], instance)
-        assert since.read() == {}
-        land(ORDERS.asset_key, 1000, 400)
-        land(ORDERS.asset_key, 1400, 3)
-        land(ORDERS.asset_key, 1000, 400, "superseded")  # by another run, at the same time
-        land(dg.AssetKey("another"), 0, 7)
-        instance.report_runless_asset_event(dg.AssetMaterialization(ORDERS.asset_key, partition="foo"))  # a person says so
-        assert since.read() == {"orders": LandedCount(2, 403)}
-        assert since.read() == {}, "quiet when nothing lands"
-        land(PAYMENTS.asset_key, 0, 5)
-        assert since.read() == {"payments": LandedCount(1, 5)}
-        instance.wipe()  # ids of events begin again
-        land(PAYMENTS.asset_key, 5, 2)
-        assert since.read() == {"payments": LandedCount(1, 2)}
+    land(ORDERS.asset_key, 0, 1000)  # before: nobody is told
+    since = LandedSince([ORDERS, PAYMENTS], instance)
+    assert since.read() == {}
+    land(ORDERS.asset_key, 1000, 400)
+    land(ORDERS.asset_key, 1400, 3)
+    land(ORDERS.asset_key, 1000, 400, "superseded")  # by another run, at the same time
+    land(dg.AssetKey("another"), 0, 7)
+    instance.report_runless_asset_event(dg.AssetMaterialization(ORDERS.asset_key, partition="foo"))  # a person says so
+    assert since.read() == {"orders": LandedCount(2, 403)}
+    assert since.read() == {}, "quiet when nothing lands"
+    land(PAYMENTS.asset_key, 0, 5)
+    assert since.read() == {"payments": LandedCount(1, 5)}
+    instance.wipe()  # ids of events begin again
+    land(PAYMENTS.asset_key, 5, 2)
+    assert since.read() == {"payments": LandedCount(1, 2)}
 
 
 def test_the_line_says_ranges_and_rows_in_all_and_rows_per_topic() -> None:
@@ -168,30 +168,28 @@ def fail(instance: dg.DagsterInstance, job: str, *, error: Exception | None = No
     return made.execute_in_process(instance=instance, raise_on_error=False).run_id[:8]
 
 
-def test_a_failed_run_is_told_once_with_its_first_reason() -> None:
+def test_a_failed_run_is_told_once_with_its_first_reason(instance: dg.DagsterInstance) -> None:
     """The controls: a run that failed before, one that did not fail, and one of another project."""
-    with dg.DagsterInstance.ephemeral() as instance:
-        fail(instance, ORDERS.landing.job)
-        failed = FailedSince([ORDERS, PAYMENTS], instance, datetime.now(UTC))
-        assert failed.read(datetime.now(UTC)) == []
-        fail(instance, "somebody_elses")
-        run = fail(instance, ORDERS.landing.job)
-        now = datetime.now(UTC)
-        assert failed.read(now) == [f"run {run} of orders failed: {REASON}"]
-        assert failed.read(now) == []
-        other = fail(instance, PAYMENTS.landing.job, error=ValueError("three"))
-        assert failed.read(now) == [f"run {other} of payments failed: ValueError: three"]
+    fail(instance, ORDERS.landing.job)
+    failed = FailedSince([ORDERS, PAYMENTS], instance, datetime.now(UTC))
+    assert failed.read(datetime.now(UTC)) == []
+    fail(instance, "somebody_elses")
+    run = fail(instance, ORDERS.landing.job)
+    now = datetime.now(UTC)
+    assert failed.read(now) == [f"run {run} of orders failed: {REASON}"]
+    assert failed.read(now) == []
+    other = fail(instance, PAYMENTS.landing.job, error=ValueError("three"))
+    assert failed.read(now) == [f"run {other} of payments failed: ValueError: three"]
 
 
-def test_a_run_whose_process_was_killed_is_told_in_our_words() -> None:
+@pytest.mark.parametrize("reason", [None, "its host is gone"])
+def test_a_run_whose_process_was_killed_is_told_in_our_words(instance: dg.DagsterInstance, reason: str | None) -> None:
     """Dagster's own say nothing of what comes next; a reason that somebody gave is told as it is."""
-    for reason in (None, "its host is gone"):
-        expected = reason or "its process was killed; what it left undone is asked for again"
-        with dg.DagsterInstance.ephemeral() as instance:
-            failed = FailedSince([ORDERS], instance, datetime.now(UTC))
-            run = instance.create_run_for_job(dg.job(name=ORDERS.landing.job)(lambda: None), status=dg.DagsterRunStatus.STARTED)
-            instance.report_run_failed(run, reason)
-            assert failed.read(datetime.now(UTC)) == [f"run {run.run_id[:8]} of orders failed: {expected}"]
+    expected = reason or "its process was killed; what it left undone is asked for again"
+    failed = FailedSince([ORDERS], instance, datetime.now(UTC))
+    run = instance.create_run_for_job(dg.job(name=ORDERS.landing.job)(lambda: None), status=dg.DagsterRunStatus.STARTED)
+    instance.report_run_failed(run, reason)
+    assert failed.read(datetime.now(UTC)) == [f"run {run.run_id[:8]} of orders failed: {expected}"]
 
 
 def test_what_ticks_fail_at_is_told_once_by_reason(tmp_path: Path) -> None:
@@ -234,18 +232,17 @@ def test_what_ticks_fail_at_is_told_once_by_reason(tmp_path: Path) -> None:
         assert "this machine is busy; the next one goes on" in ticks.read(now + timedelta(hours=1), read_sensors(instance))[0]
 
 
-def test_a_run_of_all_topics_is_told_by_its_job() -> None:
+def test_a_run_of_all_topics_is_told_by_its_job(instance: dg.DagsterInstance) -> None:
     """In the words of its error and not of its note, which leads to the runbook."""
-    with dg.DagsterInstance.ephemeral() as instance:
-        failed = FailedSince([ORDERS, PAYMENTS], instance, datetime.now(UTC))
-        reasons = [REASON, "topic payments: its cluster is gone", REASON.replace("[0, 10)", "[10, 20)")]
-        run = fail(instance, LAND_PENDING, error=RangesFailed("ranges landed: 0, failures: 3", reasons))
-        now = datetime.now(UTC)
-        assert failed.read(now) == [f"run {run} of {LAND_PENDING} failed (and 2 more reasons): {REASON}"]
-        whole = fail(instance, LAND_PENDING, error=LakeUnavailable("the lake /nowhere cannot be read"))
-        assert failed.read(now) == [f"run {whole} of {LAND_PENDING} failed: the lake /nowhere cannot be read"]
-        fail(instance, LAND_PENDING, error=RuntimeError("Run timed out due to taking longer than 180 seconds to start."))
-        assert failed.read(now)[0].endswith("this machine is too busy to start it in time; it is tried again")
+    failed = FailedSince([ORDERS, PAYMENTS], instance, datetime.now(UTC))
+    reasons = [REASON, "topic payments: its cluster is gone", REASON.replace("[0, 10)", "[10, 20)")]
+    run = fail(instance, LAND_PENDING, error=RangesFailed("ranges landed: 0, failures: 3", reasons))
+    now = datetime.now(UTC)
+    assert failed.read(now) == [f"run {run} of {LAND_PENDING} failed (and 2 more reasons): {REASON}"]
+    whole = fail(instance, LAND_PENDING, error=LakeUnavailable("the lake /nowhere cannot be read"))
+    assert failed.read(now) == [f"run {whole} of {LAND_PENDING} failed: the lake /nowhere cannot be read"]
+    fail(instance, LAND_PENDING, error=RuntimeError("Run timed out due to taking longer than 180 seconds to start."))
+    assert failed.read(now)[0].endswith("this machine is too busy to start it in time; it is tried again")
 
 
 def test_a_file_that_is_added_is_told_of_and_what_is_wrong_of_one_once(

@@ -38,14 +38,7 @@ from tests.support.secured import jaas, write_properties
 from tests.support.strategies import PanicException, draws, mutate
 
 SECRET = "hush-4711"
-
-
-@pytest.fixture(autouse=True)
-def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take away what this machine's shell says of homes."""
-    for name in [name for name in os.environ if name.startswith(("OFFSETLAKE_", "DAGSTER_"))]:
-        monkeypatch.delenv(name)
-
+pytestmark = pytest.mark.usefixtures("clean_environment")
 
 WRONG_REMOTES = [
     *("host:15002", "http://h", "sc://", "sc://h/x", f"sc://u:{SECRET}@h", f"sc://h:1;token={SECRET}", f"sc://h/;{SECRET}", "sc://h:x"),

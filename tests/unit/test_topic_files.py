@@ -290,11 +290,10 @@ def test_code_locations_load_others_and_name_the_wrong_file(project: Path, file:
     assert "broken_topics" not in {sensor.name for sensor in build_defs(edges, project=project).sensors or ()}
 
 
+@pytest.mark.usefixtures("clean_environment")
 def test_commands_name_the_wrong_file_and_go_on_with_others(project: Path, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(file, "attributes: [")
     monkeypatch.chdir(project)
-    for name in [each for each in os.environ if each.startswith(("OFFSETLAKE_", "DAGSTER_"))]:
-        monkeypatch.delenv(name)
     monkeypatch.setenv("OFFSETLAKE_BOOTSTRAP_SERVERS", "127.0.0.1:1")
     monkeypatch.setattr(show, "PATIENCE_SECONDS", 0.2)
     runner = CliRunner()
