@@ -139,8 +139,6 @@ def test_latest_records_are_kept_where_defs_yaml_says_so(text: str, expected: La
         (f"{JSON}: 'tags ARRAY<INT>'}}}}\nlatest: {{sequence: value.tags}}", "expected a field .*, found a list"),
         (f"{JSON}: 'price DOUBLE'}}}}\nlatest: {{sequence: value.price}}", "expected a field .*, found a float"),
         (f"{JSON}: 'n INT'}}}}\nlatest: {{sequence: value.n.m}}", "no column m in value.n, which is an integer"),
-        ("decode: {}\nlatest: {sequence: 7}", "sequence"),
-        ("decode: {}\nlatest: {files: 4}", "files"),
         *(
             (f"{DECODE}days: {text}", found)
             for text, found in (
@@ -150,7 +148,6 @@ def test_latest_records_are_kept_where_defs_yaml_says_so(text: str, expected: La
                 ("{start: yesterday}", "expected a day such as 2013-01-01, found 'yesterday'"),
                 ("{start: 2013-01-01, unit: hours}", "topic orders has wrong `days`.*expected unit s, ms or us, found 'hours'"),
                 ("{start: 2013-01-01, event_time: value..at}", "expected a column's path such as value.ordered_at"),
-                ("{start: 2013-01-01, column: at}", "column"),
             )
         ),
         ("days: {start: 2013-01-01}", "topic orders has `days` and no `decode`, expected both"),

@@ -113,7 +113,7 @@ def test_the_connection_itself_can_write_nothing_beside_the_lake(lake: Path) -> 
 
 
 def test_no_file_outside_of_the_lake_is_read(lake: Path) -> None:
-    refused = ask(f"SELECT * FROM read_csv('{lake.parent / 'beside.csv'}')".replace("it's", "it''s"))
+    refused = ask(f"SELECT * FROM read_csv('{lake.parent / 'beside.csv'}')")
     assert isinstance(refused.exception, Refused) and "reads this lake alone" in str(refused.exception)
 
 

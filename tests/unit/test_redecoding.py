@@ -344,17 +344,6 @@ def test_columns_that_are_gone_are_named_and_made_again_as_said(compacted: Lande
     assert check_decoded(compacted.topic, compacted.edges).violations == ()
 
 
-def test_a_torn_log_is_mended_by_what_its_error_says(compacted: LandedTopic) -> None:
-    folder = compacted.root / TREE / TOPIC
-    (folder / "_delta_log" / f"{1:020d}.json").write_bytes(b"{")
-    with pytest.raises(BrokenTable, match=f"move {folder} away, and `offsetlake decode {TOPIC}` makes it again"):
-        assert compacted.known
-    folder.rename(compacted.root / "away")
-    assert compacted.due == [FIRST, SECOND]
-    compacted.decode(*compacted.due, by=INT)
-    assert compacted.shown("decoded") == [n for n in BOTH if n % 10 != 3] and compacted.shown("dead_letters") == [3, 13]
-
-
 def test_trace_says_that_a_record_is_a_dead_letter(compacted: LandedTopic, monkeypatch: pytest.MonkeyPatch) -> None:
     """In lines, without Python's or JSON's braces but of the record itself; the control is the record beside it."""
     run = commands_of("work.read", compacted, monkeypatch)
