@@ -124,10 +124,7 @@ def assert_landed_whole(world: World) -> None:
 
 
 def land_until_landed(world: World, on_step: StepWatcher = no_step) -> None:
-    """Land through a fault, and ask once more for what failed by name, as the sensor would.
-
-    A range is whole or not there at all.
-    """
+    """Land through a fault, no range in part, and ask once more for what failed by name, as the sensor would."""
     try:
         verdicts = world.land(on_step=on_step)
     except BrokerUnavailable:
@@ -154,10 +151,7 @@ def test_a_cluster_that_does_not_come_up_leaves_no_process(tmp_path: Path, monke
 
 
 def test_a_leader_that_dies_during_a_read_costs_no_row(cluster: Cluster, on_cluster: World, visible_growth: None) -> None:
-    """Another broker leads, and what is landed is whole. The control is the same ranges read again in quiet.
-
-    [R-51]
-    """
+    """[R-51] Another broker leads, and what is landed is whole. The control is the same ranges read again in quiet."""
     world, records = on_cluster, RECORDS // 2
     world.create_topic(replicas=3)
     send_large(world, records)
@@ -220,10 +214,7 @@ def land_through_a_stall(lone: Path, world: World) -> tuple[Verdict, int]:
 
 @pytest.mark.long
 def test_a_long_stall_fails_the_range_by_name_and_lands_nothing_short(lone: Path, unlanded: World, impatient: None) -> None:
-    """The broker stands still in the middle of the range; a reader sees nothing of it, and the retry lands it whole.
-
-    [R-52]
-    """
+    """[R-52] The broker stands still in the middle of the range; a reader sees nothing of it, and the retry lands it whole."""
     world = unlanded
     verdict, _ = land_through_a_stall(lone, world)
     assert verdict.outcome is Outcome.FAILED
@@ -235,10 +226,7 @@ def test_a_long_stall_fails_the_range_by_name_and_lands_nothing_short(lone: Path
 
 @pytest.mark.long
 def test_a_stall_shorter_than_the_poll_time_out_is_waited_for(lone: Path, unlanded: World) -> None:
-    """With the time-outs as they are, the same stall ends, the read goes on, and the range is whole.
-
-    [R-52]
-    """
+    """[R-52] With the time-outs as they are, the same stall ends, the read goes on, and the range is whole."""
     verdict, staged = land_through_a_stall(lone, unlanded)
     assert verdict.outcome is Outcome.LANDED and staged > 0
     assert_landed_whole(unlanded)
@@ -265,10 +253,7 @@ def test_a_stall_without_end_ends_the_run_by_name(lone: Path, unlanded: World, i
 
 
 def test_a_topic_deleted_while_ranges_wait_is_one_clear_error_and_nothing_is_forgotten(world: World) -> None:
-    """The run is red and names the topic; the plan log keeps what waits; a topic of that name opens a generation.
-
-    [R-53]
-    """
+    """[R-53] The plan log keeps what waits; a topic of that name opens a generation."""
     world.fill(150)
     world.plan()
     assert outcomes(world.land(["0-0-100"])) == {Outcome.LANDED}, "the control"
@@ -327,10 +312,7 @@ def test_a_topic_deleted_in_the_middle_of_a_read_lands_nothing_of_it(
 def test_what_a_producer_loses_or_doubles_with_its_leader_is_not_landing_s(
     cluster: Cluster, on_cluster: World, acks: Acks, idempotence: bool, loses: bool, doubles: bool
 ) -> None:
-    """The schedule is the same for all, so each is the other's control; the lake has exactly what the log has.
-
-    [R-54]
-    """
+    """[R-54] The schedule is the same for all, so each is the other's control; the lake has exactly what the log has."""
     world = on_cluster
     produced = lose_leader(cluster, world.name, Guarantees(acks, idempotence))
     assert bool(produced.lost) is loses, produced

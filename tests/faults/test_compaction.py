@@ -101,11 +101,7 @@ def commands(world: World, monkeypatch: pytest.MonkeyPatch) -> Run:
 
 
 def test_small_files_become_few_large_ones(world: World) -> None:
-    """[R-61] [R-62] At most ceil(bytes / target) + 1, of which the median is at least half of the target; `data/` stays.
-
-    The newest, which weigh too little, wait unless asked for; each version of the table has each row once. `ranges` and trace
-    name both the range and its compacted file.
-    """
+    """[R-61] [R-62] The newest, which weigh too little, wait unless asked for; each version has all rows; `data/` stays."""
     fill(world, 10)
     before, target = world.files("data"), world.topic.policy.target_file_bytes
     verdicts = world.compact(every=False)

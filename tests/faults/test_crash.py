@@ -114,10 +114,7 @@ def steps_of(*tests: Any) -> Iterator[str]:
 
 @pytest.mark.parametrize(("step", "own_jvm"), [*WITH_JVM, *WITHOUT])
 def test_landing_killed_at_any_step_ends_with_every_row_once(world: World, step: str, own_jvm: bool) -> None:
-    """After SIGKILL a restart lands each offset once, with equal rows and digests, no lock to clean.
-
-    [R-18] [R-26]
-    """
+    """[R-18] [R-26] After SIGKILL a restart lands each offset once, with equal rows and digests, no lock to clean."""
     world.fill(150, 60)
     world.tick()
     with stopped_at(world, "land", step, own_jvm=own_jvm):
@@ -264,10 +261,7 @@ def files(world: World) -> dict[Path, int]:
 
 @pytest.mark.parametrize("is_overtaken", [True, False])
 def test_a_zombie_before_its_commit_ends_as_superseded(world: World, is_overtaken: bool) -> None:
-    """A is paused before its commit, B lands the ranges, A resumes: the content is B's, A's files are invisible.
-
-    The control: the same child, not overtaken, reports its range as landed. [R-16] [R-25]
-    """
+    """[R-16] [R-25] Paused before its commit, it resumes once another has landed; the control is one not overtaken."""
     world.fill(100)
     world.tick()
     with stopped_at(world, "land", "stage") as zombie:

@@ -79,10 +79,7 @@ def leftovers(folder: Path) -> list[str]:
 
 
 def test_who_starts_at_once_gets_one_server_that_nobody_else_can_use(folder: Path, tmp_path: Path) -> None:
-    """[R-77] One process for all; on loopback alone; its token is told to nobody, and without it nobody is let in.
-
-    Where it is killed, the next who needs one starts another and cleans up. Its JVM does not outlive it, nor it its JVM.
-    """
+    """[R-77] On loopback, by a token told to nobody; who needs one after a kill cleans up; JVM and server end together."""
     held = os.open(tmp_path / "held", os.O_RDWR | os.O_CREAT)
     os.set_inheritable(held, True)
     fcntl.flock(held, fcntl.LOCK_EX)
@@ -202,10 +199,7 @@ FROZEN = (("process", signal.SIGSTOP), ("jvm", signal.SIGSTOP))
 
 
 def test_ranges_whose_spark_freezes_are_read_again_by_another_one(lonely: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """[R-77] Soon and not after minutes, in a folder of their own: what the dead one has written counts for nothing.
-
-    How a killed one is noticed is in the test below, and what a client does then is the same.
-    """
+    """[R-77] Soon and not after minutes, in a folder of their own: what the dead one has written counts for nothing."""
     monkeypatch.setattr(engine, "SILENT_SECONDS", 10.0)
     monkeypatch.setattr(engine, "WATCH_SECONDS", 1.0)
     lonely.send_numbered(1000, 0)

@@ -192,10 +192,7 @@ def frozen(settings: Settings) -> Iterator[None]:
 
 @pytest.mark.timeout(900)
 def test_a_landing_run_that_is_terminated_ends_cleanly_and_is_made_good(running: tuple[list[World], Power]) -> None:
-    """[R-26] U9: it ends as cancelled or failed; nothing half done is seen; the next tick lands the rest.
-
-    The warm Spark is frozen meanwhile, so that the run is in the middle of its work however quick it is.
-    """
+    """[R-26] U9: nothing half done is seen. The warm Spark is frozen, so that the run is in its work however quick it is."""
     worlds, power = running
     one = worlds[0]
     one.wait_until(lambda: is_idle(one))

@@ -243,10 +243,7 @@ class Reader(LoopingReader):
 
 
 def test_a_glob_is_right_at_every_moment(world: World) -> None:
-    """During landing, a crash, roll-forward and redo, each read shows whole ranges and each offset once.
-
-    [R-17]
-    """
+    """[R-17] During landing, a crash, roll-forward and redo, each read shows whole ranges and each offset once."""
     world.fill(1_200)
     world.tick()
     reader = Reader(world)

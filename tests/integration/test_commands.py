@@ -294,10 +294,7 @@ def test_produce_says_what_was_acknowledged_and_what_was_not(
     records: int,
     markers: set[int],
 ) -> None:
-    """Each level really is asked of the broker: transactions leave their two markers in the log, the others none.
-
-    Of one that a bad line falls into the committed records stay, and nothing is left open to hold readers back.
-    """
+    """Transactions leave two markers in the log; of one with a bad line what was committed stays, and none is left open."""
     topic, file = f"produced-{uuid.uuid4().hex[:8]}", tmp_path / "records.jsonl"
     file.write_text(lines)
     with Kafka(str(settings.bootstrap_servers)) as kafka:
@@ -405,11 +402,7 @@ REFUSED: list[tuple[tuple[str, ...], str]] = [
 
 
 def test_each_way_to_choose_shows_what_it_means_and_what_cannot_be_meant_is_one_error(world: World, backfill: Run) -> None:
-    """Keys, offsets, rows, bytes and state; a time by the records' own timestamps, in any zone.
-
-    Of what is not landed nobody knows whether it is younger, or from before 1970. Each refusal says what was expected, and
-    that nothing was done; and nothing was, by any of them.
-    """
+    """A time is the records' own; of what is not landed nobody knows whether it is younger, or from before 1970."""
     before_1970 = ("--from-time", "1950-01-01T00:00Z", "--to-time", "1965-01-01T00:00Z")
     ten_past = ("--from-time", "2025-11-17T12:10+01:00", "--to-time", "2025-11-17T12:30+01:00")
     in_zurich = ("--from-time", "2025-11-17T12:10", "--to-time", "2025-11-17T12:30", "--time-zone", "Europe/Zurich")
@@ -443,10 +436,7 @@ def test_each_way_to_choose_shows_what_it_means_and_what_cannot_be_meant_is_one_
 
 
 def test_a_time_means_the_same_ranges_before_landing_after_it_and_when_kafka_has_nothing(world: World, backfill: Run) -> None:
-    """[R-64] But for what is not landed, which is never left out for being too young: it is once it is landed.
-
-    The last record is older than the one before it, as CreateTime may be.
-    """
+    """[R-64] But for what is not landed, which is never left out for being too young; the last record is an older one."""
     world.send([{"partition": 0, "value": b"late", "timestamp_ms": NOON_MS + 15 * MINUTE_MS}])
     world.plan()
     time = ("--from-time", "2025-11-17T11:10Z", "--to-time", "2025-11-17T11:30Z")

@@ -607,10 +607,7 @@ def test_a_schema_at_which_ptars_panics_is_unusable(engine: Engine) -> None:
 
 
 def test_json_is_checked_by_its_schema_and_has_its_columns(engine: Engine) -> None:
-    """What is plain has columns, the rest is text; of a bad document the first thing that is wrong is said.
-
-    Nothing passes that was not checked; a map never has a key twice, which DuckDB cannot read.
-    """
+    """What is not plain is text; nothing passes unchecked; a map never has a key twice, which DuckDB cannot read."""
     schema = {
         "type": "object",
         "required": ["id"],
@@ -677,10 +674,7 @@ def test_json_of_any_writers_has_one_set_of_columns(engine: Engine, registry: Ru
 
 
 def test_what_confluents_serializers_write_is_read(engine: Engine, registry: RunningRegistry, topic: str) -> None:
-    """Of Avro, what is registered under the record's name, without a word of ours; of Protobuf, with what a schema imports:
-
-    a nested message, whose path and schemas are the serializer's own, descriptors in base64.
-    """
+    """Avro by the record's name; of Protobuf a nested message with an import, whose descriptors are sent in base64."""
     from confluent_kafka.schema_registry import SchemaRegistryClient, record_subject_name_strategy
     from confluent_kafka.schema_registry.avro import AvroSerializer
     from confluent_kafka.schema_registry.json_schema import JSONSerializer

@@ -73,10 +73,7 @@ POISON = {
 
 
 def test_one_poison_record_stops_and_loses_nothing_else(world: World) -> None:
-    """[R-67] A poison record is set aside, bytes and error; all others are decoded; the equation holds.
-
-    [R-69] Redo with a decoder that reads more replaces the dead letters of that range, and of no other.
-    """
+    """[R-67] It is set aside, bytes and error. [R-69] A redo that reads more replaces the dead letters of that range alone."""
     world.derive("id INT NOT NULL, name STRING")
     world.create_topic(2)
     world.send({**record(n), "partition": 0} for n in range(100))  # the control: a range without poison
@@ -343,10 +340,7 @@ def assert_filters_find_what_is_there(world: World, edges: Edges) -> None:
 
 
 def test_what_a_crash_or_a_wipe_left_untold_is_told_by_the_next_tick_and_by_a_rebuild(world: World) -> None:
-    """[R-89] A range that is decoded otherwise is news of the days that it had rows of, and of those that it has.
-
-    The same process tells of a day again that Dagster has forgotten; a run that decodes tells of its own.
-    """
+    """[R-89] A range that is decoded otherwise is news of the days that it had rows of, and of those that it has."""
     configure(world)
     world.create_topic()
     world.send(event("2013-01-01", n) for n in range(5))

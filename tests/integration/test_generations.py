@@ -58,10 +58,7 @@ def own_broker(settings: Settings, tmp_path: Path) -> Iterator[Callable[..., str
 
 @pytest.mark.parametrize("count", [60, 300], ids=["fewer", "more"])
 def test_a_recreated_topic_lands_as_a_new_generation_beside_the_old_one(world: World, count: int) -> None:
-    """[R-9] No old row is overwritten, no new row is skipped, and what was not landed of the old one is named.
-
-    Before the new one is planned, what waits of the old one is red and says why; afterwards nobody asks for it.
-    """
+    """[R-9] No old row is overwritten, no new one skipped; what waits of the old one is red until the new one is planned."""
     world.fill(150)
     world.plan()
     world.land(["0-0-100"])
@@ -111,12 +108,7 @@ def test_a_topic_recreated_in_a_look_is_one_generation_more_and_no_loss(world: W
 
 
 def test_a_truncated_log_lands_as_a_new_generation(settings: Settings, own_broker: Callable[..., str], tmp_path: Path) -> None:
-    """[R-9] The same topic comes back shorter, as after an unclean leader election: nothing of it is skipped.
-
-    Nor where the log has grown beyond what was planned of it before anybody looks.
-
-    A broker of its own loses the end of two logs while it is down.
-    """
+    """[R-9] As after an unclean leader election; also where the log has grown beyond what was planned before anybody looks."""
     own = dataclasses.replace(settings, bootstrap_servers=own_broker())
     with World(own, tmp_path / "a", "shorter") as shorter, World(own, tmp_path / "b", "longer-again") as longer:
         landed: dict[str, tuple[str | None, list[Identity]]] = {}
@@ -209,10 +201,7 @@ def wait_for_end(world: World) -> None:
 
 
 def test_an_open_transaction_holds_back_planning_and_is_named(world: World) -> None:
-    """[R-3] Nothing is planned past the last stable offset; producer, start, duration and what waits are said.
-
-    [R-55] After the commit the rest lands.
-    """
+    """[R-3] [R-55] Nothing is planned past the last stable offset; after the commit the rest lands."""
     world.fill(5, 0)
     world.with_policy(max_age_seconds=60.0)
     producer = world.begin_transaction("open")
@@ -248,10 +237,7 @@ def test_an_open_transaction_holds_back_planning_and_is_named(world: World) -> N
 
 
 def test_the_sensor_names_a_transaction_that_is_open_for_longer_than_max_age(world: World) -> None:
-    """[R-3] [R-55] Not before; the check `progress` fails after 15 minutes, and passes again when it has ended.
-
-    One that its coordinator should have ended by its time-out hangs.
-    """
+    """[R-3] [R-55] `progress` fails after 15 minutes; one that its coordinator should have ended by its time-out hangs."""
     world.create_topic()
     world.with_policy(max_age_seconds=60.0)
     producer = begin(world, transaction_timeout_ms=900_000)
@@ -282,10 +268,7 @@ def test_the_sensor_names_a_transaction_that_is_open_for_longer_than_max_age(wor
 
 @pytest.fixture
 def careless(settings: Settings, own_broker: Callable[..., str], tmp_path: Path) -> Iterator[World]:
-    """A world on a broker that does not ask the coordinator whether a partition is part of a transaction.
-
-    So were brokers before 3.6, which is where transactions come from that hang for ever (KIP-890).
-    """
+    """A world on a broker that, as those before 3.6, asks no coordinator what is in a transaction (KIP-890)."""
     servers = own_broker(properties={"transaction.partition.verification.enable": "false"}, java_options=["-Xmx384m"])
     with World(dataclasses.replace(settings, bootstrap_servers=servers), tmp_path, "careless") as fresh:
         yield fresh
@@ -346,10 +329,7 @@ def test_a_hanging_transaction_is_named_as_one(careless: World, monkeypatch: pyt
 
 
 def test_a_topic_that_is_read_committed_from_now_on_is_not_landed_again(world: World) -> None:
-    """[R-9] An open transaction hides records that were planned `read_uncommitted`: the log is no shorter for that.
-
-    [R-55] As long as it is read uncommitted it holds nothing back, and is not named.
-    """
+    """[R-9] An open transaction hides records that were planned. [R-55] It is named once it holds something back."""
     world.fill(5)
     world.with_policy(isolation_level="read_uncommitted")
     producer = begin(world)

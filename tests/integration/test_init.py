@@ -202,10 +202,7 @@ def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_wheel_holds_the_two_packages_and_nothing_else(wheel: Path) -> None:
-    """Every file of the code with its data, the documents that `explain` prints, no demo's assets, no tests.
-
-    The packages are listed by hand, so a new folder would be missing from the wheel, and only there.
-    """
+    """The packages are listed by hand, so a new folder would be missing from the wheel, and only there."""
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     assert {name.partition("/")[0] for name in names} == {"offsetlake", "pipeline_defs"}
     sources = (PROJECT / "pipeline_defs").rglob("*")

@@ -192,10 +192,7 @@ def uncut(*given: Any, **named: Any) -> dict[str, str]:
 def test_a_file_that_is_not_as_planned_is_not_committed(
     world: World, monkeypatch: pytest.MonkeyPatch, name: str, otherwise: Callable[..., object], said: str
 ) -> None:
-    """[R-45] Were Spark to cut elsewhere than at our boundaries, nothing of that scan would become visible.
-
-    [R-14] Nor of a column that is declared and not selected, or of a Spark that writes another type for one.
-    """
+    """[R-45] [R-14] Were Spark to cut elsewhere, or to write other columns, nothing of that scan would become visible."""
     world.fill(200)
     world.plan()
     with monkeypatch.context() as patch:
@@ -353,10 +350,7 @@ def _writing(engine: Engine, options: Mapping[str, str], folder: Path) -> Iterat
 
 @pytest.mark.usefixtures("bucket")
 def test_a_put_and_an_exchange_hold_only_for_what_was_there() -> None:
-    """[R-48] Of two who exchange one object, the one that was asked whether it is due before the other's is told so.
-
-    [R-40] Of two who put one, too; putting the same again is no conflict.
-    """
+    """[R-40] [R-48] Of two who put or exchange one object one is told so; putting the same again is no conflict."""
     store = open_store("s3://lake/exchange")
     puts = [store.put_new("final", content, "") for content in (b"first", b"second", b"first")]
     assert puts == [Answer.COMMITTED, Answer.CONFLICT, Answer.COMMITTED] and store.get("final") == b"first"
@@ -378,10 +372,7 @@ def test_a_put_and_an_exchange_hold_only_for_what_was_there() -> None:
 
 @pytest.mark.usefixtures("bucket")
 def test_a_topic_lands_in_a_bucket(world: World) -> None:
-    """[R-40] Planned, landed, redone, overtaken, audited, queried and compacted, with nothing left in staging.
-
-    [R-58] Orphans are swept by the bucket's own times.
-    """
+    """[R-40] With nothing left in staging. [R-58] Orphans are swept by the bucket's own times."""
     world.fill(250, 60)
     world.move_lake(f"s3://lake/{world.name}")
     world.plan()

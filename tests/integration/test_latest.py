@@ -409,10 +409,7 @@ def test_a_store_that_does_not_answer_is_no_damage(state: State, monkeypatch: py
 
 @pytest.mark.parametrize("harm", [spoil, spoil_schema])
 def test_a_damaged_file_of_the_table_is_found_by_the_update_that_reads_it(harm: Callable[[Path], None], state: State) -> None:
-    """[R-88] Its log and its size are right, so nobody knows before; the table is made anew, and the audit says so.
-
-    Also of one that delta-rs alone cannot read: DuckDB, and so the audit, sees nothing of that.
-    """
+    """[R-88] Log and size are right, so nobody knows before; one that delta-rs alone cannot read the audit does not see."""
     upsert_twice(state)
     right = state.topic.shown()
     for file in state.files:
@@ -493,10 +490,7 @@ def test_values_as_wide_as_a_broker_takes_go_through_little_memory(tmp_path: Pat
 
 
 def test_the_check_compares_all_that_later_updates_go_by(state: State) -> None:
-    """[R-87] A wrong place in the order shows nothing until a later record loses against it.
-
-    Nor may a key stand twice, as a foreign writer, or delta-rs' own OPTIMIZE, may leave it; each copy alone is as it should be.
-    """
+    """[R-87] A wrong place in the order shows nothing until a later record loses against it; nor may a key stand twice."""
     upsert_twice(state)
     table = DeltaTable(str(state.folder))
     right = table.version()
@@ -542,10 +536,7 @@ QUICK = [("disk", "merge read_decoded"), ("bucket", "merge read_decoded"), ("dis
     ("placed", "at"), everywhere([*(f"merge {step}" for step in STEPS), *KINDS], QUICK), indirect=["placed"]
 )
 def test_whoever_dies_between_two_steps_leaves_the_table_old_or_new(placed: World, at: str) -> None:
-    """[R-87] SIGKILL between steps, with a reader in a loop; the next update does what is missing.
-
-    While what has changed is merged, while the table is made for the first time, or all of it anew in another order.
-    """
+    """[R-87] SIGKILL while it is merged, made, or made anew, with a reader in a loop; the next update does what is missing."""
     world, (kind, step) = placed, at.split()
     topic, old = upserted(world), dict[str, int]()
     if kind != "first":
@@ -632,10 +623,7 @@ def test_a_lake_that_delta_rs_cannot_open_is_refused(tmp_path: Path) -> None:
 
 
 class Producer:
-    """One producer of a topic to which partitions are added: it learns of them late, and the planner later still.
-
-    Its clock is right while keys move, and wrong, as clocks are, while they do not: once a growth is noticed it is set back.
-    """
+    """One producer that learns late of partitions that are added; its clock is right while keys move, and else wrong."""
 
     def __init__(self, draw: random.Random) -> None:
         self.draw, self.now_ms, self.known, self.is_steady = draw, EPOCH_MS, 1, True

@@ -45,10 +45,7 @@ def by_key(verdicts: list[Verdict]) -> dict[str, Verdict]:
 
 
 def test_retention_of_planned_ranges_fails_them_by_name_until_somebody_accepts_it(world: World) -> None:
-    """[0, 150) expires before it is read: those ranges fail and say so, nothing is reset, the others land.
-
-    After a person's word the rest is landed, and the equation holds with the lost offsets in it. [R-15] [R-41] [R-42]
-    """
+    """[R-15] [R-41] [R-42] Nothing is reset, the others land; after a person's word the rest does, and the equation holds."""
     world.create_topic(2, segment_ms="3600000")
     old = world.edges.now_ms() - TWO_DAYS_MS
     world.send({"partition": 0, "key": b"old", "value": b"%d" % n, "timestamp_ms": old} for n in range(150))
@@ -97,10 +94,7 @@ def test_retention_of_planned_ranges_fails_them_by_name_until_somebody_accepts_i
 
 
 def test_what_expires_while_it_is_read_is_lost_exactly(world: World) -> None:
-    """[R-42] The log's start moves after the broker was asked and before Spark reads: asked again, read again.
-
-    `on_loss` is a person's word given before: what is left is landed by itself, of one range nothing.
-    """
+    """[R-42] After the broker was asked and before Spark reads; `on_loss` is a person's word given before."""
     world.fill(200)
     world.plan()
     world.topic = dataclasses.replace(world.topic, on_loss="record")
@@ -121,10 +115,7 @@ def test_what_expires_while_it_is_read_is_lost_exactly(world: World) -> None:
 
 
 def test_what_expires_before_it_is_planned_is_a_lost_link_that_dagster_is_told_of_once(world: World) -> None:
-    """[R-41] [50, 150) goes before it was planned: a lost link, with its cause, and planning goes on behind it.
-
-    The ledger is an asset, of which a tick reports each change.
-    """
+    """[R-41] With its cause, and planning goes on behind it; the ledger is an asset, of which a tick reports each change."""
     world.fill(50, 0)
     world.tick()
     world.land()
@@ -184,10 +175,7 @@ def rows_from(world: World, first: int) -> list[Row]:
 
 
 def test_what_waits_is_left_out_and_what_comes_now_is_landed_at_once(behind: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """[R-92] By the command, which shows first, and writes nothing without --apply; it says how to land what it has left out.
-
-    Afterwards `losses` names what was left out, and no loss.
-    """
+    """[R-92] The command shows first, and says how to land what it has left out, which `losses` names as no loss."""
     name = behind.name
     commands = commands_of("work.losses", behind, monkeypatch)
 
@@ -318,11 +306,7 @@ def keyed(world: World, count: int, *, tombstones: Iterable[int] = ()) -> list[d
 
 
 def close_segment(world: World) -> None:
-    """Begin a new segment, by a record from the future: Kafka compacts none but closed ones.
-
-    Later than a segment's length after now, which is when markers of transactions are stamped; earlier than in an hour,
-    which brokers refuse.
-    """
+    """Begin a new segment, as Kafka compacts closed ones: later than markers are stamped, in the hour that brokers allow."""
     then = world.edges.now_ms() + SEGMENT_MS + HOUR_MS // 6
     world.send([{"partition": 0, "key": b"closing", "value": b"", "timestamp_ms": then}])
 
@@ -366,10 +350,7 @@ def test_a_compacted_log_lands_with_every_hole_explained(world: World) -> None:
 
 
 def test_a_reader_that_gives_less_than_a_compacted_log_has_lands_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """[R-28] [R-52] P6: what the log has now was there when the range was read; only what it has no more may be compacted.
-
-    Spark raises at a stall that lasts; were it to take one for the end, the last rows would be missing.
-    """
+    """[R-28] [R-52] P6: what the log still has is not called compacted, as where Spark took a stall for the end."""
     create(world, "compact")
     world.send(keyed(world, 30))
     world.send(keyed(world, 30))
@@ -408,10 +389,7 @@ def land_and_compact(world: World) -> None:
 
 
 def test_what_was_landed_before_compaction_stays_until_it_is_replaced_in_one_step(world: World) -> None:
-    """A redo keeps the landed file, and names the difference, which is no violation; who asks for it has it replaced.
-
-    Killed between the new manifest and the exchange, a glob shows the old rows; the next run the new ones. [R-44] [R-48]
-    """
+    """[R-44] [R-48] A redo keeps it and names the difference; killed before the exchange, a glob shows the old rows."""
     land_and_compact(world)
     before = world.rows()
     (kept,) = world.land(["0-0-100"], redo=True)
@@ -454,10 +432,7 @@ def test_a_stale_replace_never_takes_the_place_of_a_later_one(world: World) -> N
 
 
 def test_a_stale_attempt_does_not_bring_back_what_a_replace_took_away(world: World) -> None:
-    """A has committed and stands still, B finishes it, all of it is compacted away and replaced by nothing, A goes on.
-
-    [R-60]
-    """
+    """[R-60] A has committed, B finishes it, all of it is compacted away and replaced by nothing, A goes on."""
     create(world, "compact")
     world.send(keyed(world, KEYS))
     world.tick()
@@ -512,10 +487,7 @@ def test_transactions_in_a_compacted_log_are_explained(world: World) -> None:
 
 
 def test_retention_of_a_compacted_topic_is_a_loss_and_never_a_hole(world: World) -> None:
-    """The log's start passes a hole while it is read: nobody can say what took the records, so nothing is landed.
-
-    [R-28] [R-42]
-    """
+    """[R-28] [R-42] The log's start passes a hole while it is read: nobody can say what took the records."""
     create(world, "compact,delete")
     world.send(keyed(world, 300))
     close_segment(world)

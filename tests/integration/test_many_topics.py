@@ -116,10 +116,7 @@ def test_a_glance_says_what_single_answers_say(world: World) -> None:
 
 
 def test_what_changes_after_a_glance_is_seen_by_the_next(world: World) -> None:
-    """[R-30] And a record whose timestamp is remembered is not taken for one of the same offset of a topic created anew.
-
-    What a glance says is not asked again for twenty seconds: where a log seems to have shrunk, planning looks anew.
-    """
+    """[R-30] A remembered timestamp is none of a topic created anew; where a log seems to have shrunk, planning looks anew."""
     (one,) = worlds_of(world, 1)
     kafka = world.edges.kafka(world.topic)
 

@@ -384,10 +384,7 @@ def consuming(world: World) -> Iterator[None]:
 
 
 def test_kafkas_own_tool_shows_what_is_landed_as_lag(world: World) -> None:
-    """[R-36] [R-59] `kafka-consumer-groups` of the broker's version: offset, end and lag, before and after all is landed.
-
-    The group is named as its topic says, so that two lakes over one cluster do not take turns at one.
-    """
+    """[R-36] [R-59] The group is named as its topic says, so that two lakes over one cluster do not take turns at one."""
     world.topic = dataclasses.replace(world.topic, group_name="my-lake.{topic}")
     fill(world)
     land(world, "0-0-100")
@@ -421,10 +418,7 @@ def test_moving_or_deleting_the_group_changes_nothing_that_is_landed(world: Worl
 
 
 def test_a_group_that_somebody_consumes_with_does_not_make_the_run_red_and_is_repaired_by_the_tick(world: World) -> None:
-    """[R-59] Kafka refuses to move a group with members: the run has landed and says so; no other run is needed.
-
-    `status` says by how much lag tools are wrong, the tick why.
-    """
+    """[R-59] Kafka refuses to move it: the run says so, `status` by how much lag tools are wrong, the tick why."""
     fill(world)
     with consuming(world):
         (reason,) = land(world)

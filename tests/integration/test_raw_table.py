@@ -83,10 +83,7 @@ def test_its_schema_is_that_of_landed_files() -> None:
 
 
 def test_delta_readers_see_what_is_landed_at_each_version(world: SmallWorld) -> None:
-    """[R-81] One version per landing; an older one still shows what there was, after a replace too.
-
-    Its files are the landed ones, by a second name for the same bytes on the disk: nothing is copied.
-    """
+    """[R-81] Its files are the landed ones, by a second name for the same bytes on the disk: nothing is copied."""
     for manifest in manifests(world):
         name = f"tables/raw/{TOPIC}/g0-p0000-{manifest.offsets.stem}.r000.parquet"
         assert (world.folder / published_path(manifest)).samefile(world.folder / name)
@@ -180,10 +177,7 @@ print("rows", spark.read.format("delta").load(forced).count())
 
 @pytest.mark.scenario
 def test_spark_may_read_it_and_not_write_it(world: SmallWorld, tmp_path: Path) -> None:
-    """[R-81] Nor VACUUM, whose default deletes what no log names; forced, it takes no landed row along.
-
-    That decoded tables have the same mark is above; a Spark that starts and writes takes long.
-    """
+    """[R-81] Nor VACUUM, whose default deletes what no log names; forced, it takes no landed row along."""
     forced = SmallWorld(tmp_path / "forced", "disk", records=6, grid=3)
     forced.has_raw_table = True
     forced.land()
@@ -208,10 +202,7 @@ def test_spark_may_read_it_and_not_write_it(world: SmallWorld, tmp_path: Path) -
 
 @pytest.mark.parametrize("state", ["replaced", "compacted", "dropped"])
 def test_a_vacuum_that_somebody_forces_takes_no_landed_row_along(world: SmallWorld, state: str) -> None:
-    """[R-81] Of delta-rs, full and at once: `data/` stays as it is, what the log names does, and the next run goes on.
-
-    The versions that the vacuum writes have no app transactions, by which else a run knows what the table has.
-    """
+    """[R-81] Its versions have no app transactions, by which else a run knows what the table has; the next run goes on."""
     if state == "replaced":
         world.kafka.compact(50)
         world.land("replace")
@@ -318,10 +309,7 @@ def forget(world: SmallWorld, manifest: Manifest) -> None:
 @pytest.mark.parametrize("world", ["disk", "replaced", "compacted"], indirect=True)
 @pytest.mark.parametrize("lost", [(1,), (0, 1, 2)])
 def test_rows_that_only_the_table_has_stay_until_a_person_replaces_them(world: SmallWorld, lost: tuple[int, ...]) -> None:
-    """[R-81] Somebody deleted a range's manifest and file, and Kafka has less of it by now: whatever the table has it in.
-
-    Nothing takes them out of the table by itself, nor does a redo; the audit says what does.
-    """
+    """[R-81] Somebody deleted a range's manifest and file, and Kafka has less of it by now; the audit says what to do."""
     first, rows = manifests(world)[0], world.in_table()
     forget(world, first)
     for offset in lost:
@@ -685,10 +673,7 @@ def zero(path: Path, column: str) -> None:
 
 
 def test_a_checkpoint_that_lost_any_of_its_blocks_is_replaced_by_the_next(world: SmallWorld) -> None:
-    """[R-81] Also one that reads as something else: nothing is deleted on its word.
-
-    Nor does one that delta-rs cannot open, which writes the next, hold that up.
-    """
+    """[R-81] Also one that reads as something else, or that delta-rs, which writes the next, cannot open."""
     grow(world)
     log = raw_table_log(TOPIC, world.lake.store)
     log.write_checkpoint()
@@ -758,10 +743,7 @@ def test_a_log_whose_tags_are_not_ours_is_a_broken_table(world: SmallWorld) -> N
 
 
 def test_a_hint_that_says_nothing_is_passed_over(world: SmallWorld) -> None:
-    """[R-81] As one that is not there; nor does one at a checkpoint that is not there hide a version.
-
-    So a restored backup has it: else the table would look empty, and who appends begin again and again.
-    """
+    """[R-81] Nor does one at a checkpoint that is not there, as a restored backup has it, make the table look empty."""
     log = raw_table_log(TOPIC, world.lake.store)
     hint = world.folder / log.folder / "_delta_log/_last_checkpoint"
     nothing = ['{"version": 1e999}', '{"version": -1e999}', "[" * 100_000, '{"version": -7}', '{"version": 7, "size": 1}']

@@ -30,10 +30,7 @@ def as_a_user(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("placed", PLACES, indirect=True)
 def test_each_form_has_the_landed_rows(placed: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """[R-85] Arrow, DuckDB and Spark, of the topic and of a range: landed alone, and in the middle of a compacted file.
-
-    A Spark that knows no bucket is refused before it is started.
-    """
+    """[R-85] Landed alone, and in the middle of a compacted file; a Spark that knows no bucket is refused before it starts."""
     world = placed
     monkeypatch.setenv("OFFSETLAKE_LAKE", world.settings.lake)
     world.fill(250, 150)

@@ -182,10 +182,7 @@ def test_commands_name_the_spark_and_end_none_of_others(cluster: SparkCluster, s
 def test_a_cluster_sends_us_no_data(
     settings: Settings, s3_cluster: SparkCluster, s3_seen: CountingProxy, tmp_path: Path
 ) -> None:
-    """[R-80] What passes the run's process and Spark's driver, for ranges of more than 10 MB: a twentieth at most.
-
-    The benchmark's own measurement; its control is a Spark in the run's own process, which uploads each byte.
-    """
+    """[R-80] A twentieth of what is landed at most; the control, a Spark in the run's own process, uploads each byte."""
     (tmp_path / "jars").symlink_to(JARS)
     edges = Edges(settings)
     bench = Bench(edges, edges.pyspark(), tmp_path, 0.0, 0.0, os.getpid())

@@ -211,12 +211,7 @@ def told(world: World) -> list[dg.AssetCheckEvaluation]:
 
 
 def test_publishing_that_fails_thrice_is_red_and_the_sensor_says_so(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Range, since when, how often and why, in the failed run's own words; green when the obstacle is gone.
-
-    Another range that fails meanwhile is told: the result stays the same, the ranges concerned do not.
-
-    [R-56] [R-33]
-    """
+    """[R-56] [R-33] In the failed run's own words; of another range that fails meanwhile people are told too."""
     world.fill(100)
     world.tick()
     real_now = world.edges.now_ms
@@ -412,10 +407,7 @@ def test_the_map_shows_what_is_landed_failed_lost_and_still_to_come(world: World
 
 
 def test_the_audit_writes_the_map_of_the_longest_name_and_shows_it_in_words(world: World) -> None:
-    """What Dagster shows of the check: where the file is, and the bars; as the nightly job runs it.
-
-    Of its 249 characters Dagster allows many in no name: runs, keys, checks and the map's file work as ever.
-    """
+    """Of 249 characters, which Dagster allows in no name: runs, keys, checks and the map's file work as ever."""
     world.topic = dataclasses.replace(world.topic, name=f"{world.name}{'-._' * 79}-")
     assert len(world.name) == 249
     world.fill(250)

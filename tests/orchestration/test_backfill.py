@@ -148,10 +148,7 @@ def reporters(world: World, backfill: str | None = None) -> dict[str, set[str]]:
 
 @pytest.mark.scenario
 def test_scattered_failed_and_missing_ranges_beside_the_sensor(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """[R-16] Two backfills at once, and records that the sensor lands meanwhile; each does its own and nothing twice.
-
-    Five scattered ranges that are landed are five runs to Dagster, and one or two scans; they end unchanged.
-    """
+    """[R-16] Two at once, and the sensor: five scattered ranges are five runs to Dagster, and one or two scans."""
     commands = commands_of("work.backfill", world, monkeypatch)
     world.fill(1000, 300)
     world.tick()

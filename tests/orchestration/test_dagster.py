@@ -55,10 +55,7 @@ def test_500_ranges_due_are_500_keys_all_due(world: World) -> None:
 
 
 def test_one_key_shows_its_facts(world: World) -> None:
-    """[R-35] A UI click on one key: rows, bytes, offsets, timestamps, holes, file, digest, rate, run and attempt.
-
-    [R-21] Materialising it again is a success with an equal data version: nothing downstream goes stale.
-    """
+    """[R-35] After a click on one key. [R-21] Read again it has an equal data version: nothing downstream goes stale."""
     world.fill(100)
     world.tick()
     result = land(world, partition_key="0-0-100")
@@ -80,10 +77,7 @@ def test_one_key_shows_its_facts(world: World) -> None:
 
 
 def test_what_is_no_selection_of_ranges_makes_a_red_run(world: World) -> None:
-    """[R-11] Dagster lets people add any text as a key: the run says what is wrong, and nothing is written.
-
-    It calls a range run from a later to an earlier key a success with no partitions; here it is red.
-    """
+    """[R-11] Any text may be a key; and Dagster calls a range from a later to an earlier key a success of no partitions."""
     world.fill(200)
     world.tick()
     world.instance.add_dynamic_partitions(f"{world.name}__ranges", ["flights", "0-5-6"])
@@ -159,9 +153,7 @@ def test_a_broker_that_is_down_makes_a_red_run_and_loses_nothing(world: World) -
 
 
 def test_a_fault_nobody_foresaw_is_an_error_in_a_runs_log_as_any_other(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """[R-15] So that a red run whose log has none of ours has died; of the fault's own words, which may have a record in them,
-    the line has nothing.
-    """
+    """[R-15] A red run whose log has none of ours has died; it has nothing of the fault's own words, which may be records'."""
     world.fill(100)
     world.tick()
     monkeypatch.setattr(Edges, "check_lake", Mock(side_effect=RuntimeError("secret")))
@@ -210,10 +202,7 @@ def test_lag_is_told_where_it_changes_and_an_idle_topic_is_silent(world: World) 
 
 
 def test_a_tick_appends_what_a_dead_run_left_out_and_a_table_that_is_broken_is_told_and_holds_nothing_up(world: World) -> None:
-    """[R-81] A run appends before it ends; where it dies before that, the next tick does, and only then.
-
-    A torn version stops the table, not the landing: ticks and the audit say what to do, and it helps.
-    """
+    """[R-81] A torn version stops the table, not the landing: ticks and the audit say what to do, and it helps."""
     world.keep_raw_table()
     world.fill(250)
     world.tick()
@@ -292,10 +281,7 @@ def events(world: World, key: dg.AssetKey) -> dict[str, dict[str, Any]]:
 
 
 def test_what_is_landed_is_asked_for_decoded_and_shown_and_a_rebuild_gives_it_back(decoded: World) -> None:
-    """[R-70] Every landed range is asked for in one run, once; it shows rows and dead letters; checks name the poison.
-
-    A rebuild gives back versions, dead letters and all else that was said of each range, from the lake alone; once is enough.
-    """
+    """[R-70] Once, in one run; checks name the poison; a rebuild gives back all that was said, from the lake alone."""
     first = tick(decoded)
     ranges = list(first.due)
     assert set(ranges) == set(decoded.coverage.log.ranges)
@@ -332,10 +318,7 @@ def test_what_is_landed_is_asked_for_decoded_and_shown_and_a_rebuild_gives_it_ba
 
 
 def test_events_that_a_crash_took_are_told_by_the_next_tick(decoded: World) -> None:
-    """[R-70] What is decoded and unknown to Dagster is told outside of any run; nothing is decoded again.
-
-    A backfill of dead letters is then one of the decoded asset, of just these ranges, and of no raw one.
-    """
+    """[R-70] Outside of any run; a backfill of dead letters is then one of just these ranges, and of no raw one."""
     decoded.decode()
     assert told(decoded) == set()
     assert tick(decoded) == DerivedTick()
@@ -351,10 +334,7 @@ def test_events_that_a_crash_took_are_told_by_the_next_tick(decoded: World) -> N
 
 
 def test_a_range_above_its_budget_waits_and_a_selection_of_decoded_ranges_is_what_people_mean(decoded: World) -> None:
-    """[R-67] The run says which range failed and why; others are decoded; the failed one is asked for again, later.
-
-    [R-70] What waits, what failed, dead letters, an older decoder, a schema id: each chooses its ranges, or none.
-    """
+    """[R-67] The failed one is asked for again, later. [R-70] Each way to choose finds its ranges, or none."""
 
     def chosen(**said: Any) -> set[OffsetRange]:
         choice = Choice(decoded=True, **said)
@@ -449,10 +429,7 @@ def test_what_is_made_of_decoded_ranges_waits_for_a_backlog_but_not_for_long(dec
 
 
 def test_a_changed_type_is_decoded_in_one_run_however_many_the_ranges(decoded: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """[R-66] New ranges fail and say what is to be done; in runs of their own the old ones stand in each other's way.
-
-    Keys that somebody typed in Dagster stand between theirs.
-    """
+    """[R-66] In runs of their own the old ones stand in each other's way; keys that somebody typed stand between theirs."""
     monkeypatch.setattr("pipeline_defs.cli.launching.RANGES_PER_RUN", 2)
     typed = ["no range", "0-77777-88888"]
     decoded.instance.add_dynamic_partitions(decoded.topic.ranges_name, typed)

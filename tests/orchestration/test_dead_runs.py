@@ -136,10 +136,7 @@ def _launch(home: str, run_id: str, launched: Event) -> None:
 def test_a_run_whose_process_was_killed_is_ended_and_one_that_lives_is_not(
     instance: dg.DagsterInstance, before: DagsterRunStatus, launcher_lives: bool
 ) -> None:
-    """[R-26] Each status that holds a slot; the control is the same run a moment before the kill.
-
-    The lock of a daemon that lives says that it has launched the run, and not that the run lives.
-    """
+    """[R-26] The lock of a daemon that lives says that it has launched the run, and not that the run lives."""
     run = make_run(instance, before)
     with worker(instance, run, _launch) if launcher_lives else nullcontext():
         with worker(instance, run):
@@ -201,10 +198,7 @@ def test_a_new_container_over_the_home_does_not_take_its_own_process_for_the_old
     ("before", "is_launched_here"), [*((each, False) for each in STATUSES), (DagsterRunStatus.STARTED, True)]
 )
 def test_runs_of_other_homes_are_left(instance: dg.DagsterInstance, before: DagsterRunStatus, is_launched_here: bool) -> None:
-    """[R-26] Nothing here shows its process, so nothing here calls it dead.
-
-    Of a code server in a container of its own, with a home of its own, only the launcher's name is in this one.
-    """
+    """[R-26] Nothing here shows their process; of a code server with a home of its own only the launcher's name is here."""
     run = make_run(instance, before)
     if is_launched_here:
         os.close(share(launch_path(instance.root_directory, run.run_id)))
@@ -231,10 +225,7 @@ def test_a_run_whose_launcher_was_killed_before_a_process_took_over_is_ended(ins
 def test_a_run_that_nobody_has_launched_is_ended_after_a_while(
     instance: dg.DagsterInstance, before: DagsterRunStatus, is_being_created: bool
 ) -> None:
-    """[R-26] A daemon died between creating and submitting it, or between dequeueing and launching it.
-
-    Who creates a run of 200 ranges says so of each; on a slow disk that takes longer than a run may wait.
-    """
+    """[R-26] A daemon died before it launched it; who creates one of 200 ranges says so of each, which takes longer."""
     run = create_run(instance, before)
     since = record_of(instance, run).update_timestamp.timestamp()
     if is_being_created:

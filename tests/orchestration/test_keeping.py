@@ -56,10 +56,7 @@ def fill(world: World, ranges: int, max_keys: int) -> list[str]:
 
 
 def test_old_landed_keys_are_retired_and_brought_back_by_command(world: World) -> None:
-    """The lake keeps them: audit and trace see them. No tick brings one back, `land --key` does, at the end.
-
-    Nothing remembers them: when the database is lost, the lake alone says which they are.
-    """
+    """Audit and trace see them; no tick brings one back, `land --key` does; the lake alone says which they are."""
     keys = fill(world, 8, max_keys=3)
     assert world.keys == keys, "the control: what is not landed is never retired"
     assert requests_of(world, RETIRE) == []
@@ -173,10 +170,7 @@ def test_a_key_is_not_retired_before_its_range_is_decoded(world: World) -> None:
 
 
 def test_a_rebuild_that_is_killed_is_finished_by_the_next(world: World) -> None:
-    """[R-34] Keys, materialisations with their data versions, and the group's offsets, from the lake alone.
-
-    It tells Dagster also of a version that it missed, as where a replace was killed after it had published.
-    """
+    """[R-34] From the lake alone; also of a version that Dagster missed, where a replace was killed after it had published."""
     keys = fill(world, 4, max_keys=100)
     world.launch()
     versions = {key: manifest.digest for key, manifest in zip(keys, world.coverage.manifests.values(), strict=True)}
@@ -200,10 +194,7 @@ def test_a_rebuild_that_is_killed_is_finished_by_the_next(world: World) -> None:
 
 
 def test_a_run_takes_the_waiting_runs_that_ask_for_the_same(world: World) -> None:
-    """Not those that have begun, were tried in vain, ask for something else, or would make it too large.
-
-    One with a range that failed is left to its own try; the others are told who landed theirs.
-    """
+    """One with a range that failed is left to its own try; the others are told who landed theirs."""
     fill(world, 8, max_keys=100)
     ranges = list(world.coverage.log.ranges)
 
@@ -255,10 +246,7 @@ class Watch:
 
 
 def test_a_loss_is_alerted_once_while_the_planning_sensor_stands_still(world: World, told: list[dict[str, Any]]) -> None:
-    """In words with the offsets, to the hook; not again, but that it is over.
-
-    Two checks see it: what is lost, and what could not be kept for long enough.
-    """
+    """And that it is over. Two checks see it: what is lost, and what could not be kept for long enough."""
     watch = Watch(world)
     world.fill(100)
     world.tick()
@@ -287,10 +275,7 @@ def test_a_loss_is_alerted_once_while_the_planning_sensor_stands_still(world: Wo
 
 
 def test_a_receiver_that_takes_nothing_is_told_later_and_no_other_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """[R-90] What became of topics, and which runs failed and why, from one of two on; once it takes them, each once.
-
-    Why a run failed is an observation of the raw asset too.
-    """
+    """[R-90] Of topics, and of failed runs, whose reason is an observation of the raw asset too."""
     told: dict[str, list[str]] = {"/first": [], "/second": []}
     is_down = True
 
@@ -336,10 +321,7 @@ def test_a_receiver_that_takes_nothing_is_told_later_and_no_other_again(world: W
 def test_what_cannot_be_looked_at_is_a_trouble_too_and_hides_none_of_another_topic(
     world: World, told: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """[R-90] One sensor watches all topics; what was told of each is remembered by its name.
-
-    What was told before a broker was down is not told again when it is back: meanwhile nothing was known of it.
-    """
+    """[R-90] What was told before a broker was down is not told again: meanwhile nothing was known of it."""
     there = world.edges.settings
     world.fill(100)
     world.tick()

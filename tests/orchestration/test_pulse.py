@@ -49,10 +49,7 @@ from tests.support.world import World
 
 
 def test_one_run_lands_two_topics_decodes_and_updates(world: World, other: World) -> None:
-    """[R-30] The sensor asks for one run; after it all is landed, told to Dagster with its checks, decoded and latest.
-
-    [R-34] A latest table of which a run that died did not tell is told by the next tick, as landed and decoded ranges are.
-    """
+    """[R-30] With checks and events. [R-34] A latest table of which a dead run did not tell is told by the next tick."""
     world.topic = dataclasses.replace(world.topic, decode=Decode(value=Side(Format.JSON, "id INT")), latest=Latest())
     for each in (world, other):
         each.create_topic(2)
@@ -170,10 +167,7 @@ def test_a_run_that_takes_nothing_is_red_and_a_dead_decoder_tried_once(world: Wo
 
 @pytest.mark.parametrize("broken", ["broker", "plan log", "refused"])
 def test_a_broken_topic_stops_no_other(world: World, other: World, monkeypatch: pytest.MonkeyPatch, broken: str) -> None:
-    """[R-30] Neither the sensor nor the run; what is broken is said, and makes the tick red once nothing else is due.
-
-    An ACL of one topic, or a partition of it without a leader, says nothing of the cluster: it is refused.
-    """
+    """[R-30] It makes the tick red once nothing else is due; what is refused of one topic says nothing of the cluster."""
     for each in (world, other):
         each.fill(100)
     topic = other.topic
@@ -526,10 +520,7 @@ def test_failed_decoding_stops_no_landing(world: World, second: World, monkeypat
 
 
 def test_a_pool_that_a_wipe_left_without_slots_has_them_again(world: World) -> None:
-    """[R-34] `dagster run wipe` leaves limits, and no slots: whatever is in such a pool would be queued for ever.
-
-    L3: Dagster knows the topic's pool, and its limit of runs, before the first run is queued.
-    """
+    """[R-34] L3: `dagster run wipe` leaves limits, and no slots: whatever is in such a pool would be queued for ever."""
     world.create_topic()
     chosen, closed = "somebody_else", "closed"
     ask(world)

@@ -54,10 +54,7 @@ def compare(world: World, location: str = "") -> dg.ExecuteInProcessResult:
 
 
 def test_all_history_is_compared_in_a_run_of_its_own(old: World) -> None:
-    """[R-96] Asked for once, when the sensor starts; a lost database is given back what a tick does not look at.
-
-    One that failed, for it was killed say, is made again in ten minutes, not in an hour.
-    """
+    """[R-96] Once an hour, one that failed in ten minutes; a lost database is given back what a tick does not look at."""
     keys = [offsets.key for offsets in old.coverage.log.ranges]
     assert asked_jobs(old) == [COMPARE]
     assert compare(old, "another").success

@@ -132,10 +132,7 @@ def test_two_code_servers_plan_a_topic_once(world: World, monkeypatch: pytest.Mo
 
 
 def test_what_is_new_of_an_empty_project_is_found(world: World, asked: list[object], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A project with nothing but a pattern has a sensor, though it has no asset yet; a topic without records is one too.
-
-    A code server that does not reload is told.
-    """
+    """It has a sensor, though no asset yet; a topic may have no records; a code server that does not reload is told."""
     world.topic = dataclasses.replace(world.topic, policy=Policy(start="latest"))
     tick = sensor_of(world, files_of(world))
     assert tick().skip_message == "nothing waits" and not asked

@@ -426,10 +426,7 @@ def test_a_daemon_that_starts_is_not_taken_for_the_one_whose_heartbeat_is_there_
 
 
 def test_a_second_daemon_is_refused_while_the_first_lives_and_no_moment_longer(home: Path) -> None:
-    """After a power cut the heartbeat is as fresh as before, and `up` must start at once all the same.
-
-    It tells its own from one that was started beside it later.
-    """
+    """After a power cut the heartbeat is as fresh as before; it tells its own from one that was started beside it later."""
     server = server_of(home)
     assert find_daemons(home) == [], "the control"
     with open_instance(home) as instance:
@@ -511,10 +508,7 @@ def test_the_demo_stops_its_own_broker_alone(tmp_path: Path, monkeypatch: pytest
 
 @pytest.mark.parametrize(("days", "flights"), [(1, 842), pytest.param(DAYS, 336_776, marks=pytest.mark.long)])
 def test_the_demo_survives_a_kill_and_lands_every_flight(demo_home: Path, days: int, flights: int) -> None:
-    """[R-18] SIGKILL while it lands; started again it finds what is left running, and every check is green.
-
-    Then Ctrl-C stops every process.
-    """
+    """[R-18] Started again it finds what is left running, and every check is green; then Ctrl-C stops every process."""
     records = flights + len(POISON)
     with run_demo(demo_home, days) as killed:
         killed.wait_for("Dagster is at")
