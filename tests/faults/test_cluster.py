@@ -45,7 +45,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture
 def on_cluster(cluster: Cluster, settings: Settings, spark: SparkSession, tmp_path: Path) -> Iterator[World]:
-    """A fresh topic name and lake on the cluster."""
     own = dataclasses.replace(settings, bootstrap_servers=cluster.bootstrap_servers)
     with World(own, tmp_path) as fresh:
         yield fresh
@@ -140,7 +139,6 @@ def land_until_landed(world: World, on_step: StepWatcher = no_step) -> None:
 
 @pytest.mark.long
 def test_a_cluster_that_does_not_come_up_leaves_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The control is every other test here."""
     monkeypatch.setattr("pipeline_defs.adapters.testbed.broker.START_SECONDS", 0)
     with (
         pytest.raises(BrokerUnavailable, match="was not ready in time"),

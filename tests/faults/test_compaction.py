@@ -72,7 +72,6 @@ def table_names(world: World) -> set[str]:
 
 
 def snapshot(world: World, version: int | None = None) -> list[int]:
-    """The offsets that delta-rs finds in a version of the raw table."""
     rows = world.table("raw", version).to_pyarrow_table(columns=["offset"])
     return sorted(rows.column("offset").to_pylist())
 
@@ -89,13 +88,11 @@ def assert_all_is_well(world: World) -> None:
 
 @pytest.fixture(autouse=True)
 def raw_table(world: World) -> None:
-    """Have what this world lands in a raw table, too."""
     world.keep_raw_table()
 
 
 @pytest.fixture
 def commands(world: World, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """`offsetlake compact` on this world's topic."""
     run = commands_of("work.compact", world, monkeypatch)
     return lambda *arguments: run("compact", world.name, *arguments)
 
@@ -266,7 +263,6 @@ def named_files(world: World) -> set[str]:
 
 
 def read_all(world: World) -> Sequence[list[int]]:
-    """Return offsets of each table as delta-rs reads it, in order."""
     return [sorted(table.to_pyarrow_table(columns=["offset"])["offset"].to_pylist()) for table in tables(world)]
 
 

@@ -56,7 +56,6 @@ def start_drills(home: Path, *arguments: str, code: Path = PROJECT, **environmen
 
 
 def run_drills(home: Path, *arguments: str, code: Path = PROJECT) -> tuple[int, dict[str, Any]]:
-    """Run the command to its end; return its exit code and its JSON."""
     with start_drills(home, "--json", *arguments, code=code) as process:
         out, err = process.communicate()
     assert out, err[-2000:]
@@ -86,7 +85,6 @@ def assert_right(rows: list[dict[str, Any]]) -> None:
 
 @pytest.fixture
 def arena(settings: Settings, tmp_path: Path) -> Iterator[Arena]:
-    """A drill's topic on the broker that the tests share."""
     arena = Arena(settings, tmp_path / "arena")
     yield arena
     arena.close()

@@ -53,7 +53,6 @@ ERROR_SECONDS = 60  # by Spark's defaults a client tries for minutes
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    """The folder of a server of the test's own."""
     yield tmp_path / "engine"
     stop_server(tmp_path / "engine")
 

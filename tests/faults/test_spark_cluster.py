@@ -23,6 +23,7 @@ from pipeline_defs.resources import Edges
 from pipeline_defs.settings import Settings
 from tests.conftest import JARS
 from tests.faults.test_drills import assert_right, run_drills
+from tests.integration.test_spark_cluster import count
 from tests.support.killing import Striker, staged, stopped_at
 from tests.support.secured import SECRETS, Secured
 from tests.support.world import World, assert_all_is_there_once
@@ -78,11 +79,6 @@ def test_a_server_that_was_started_anew_knows_no_session_and_gets_another_one(s3
     with pytest.raises(EngineLost):
         count(engine)
     assert count(engine) == 3
-
-
-def count(engine: RemoteEngine) -> int:
-    with engine.job({}, "count", "all is well") as session:
-        return session.range(3).count()
 
 
 @pytest.mark.parametrize("step", CLIENT_STEPS)
@@ -172,7 +168,7 @@ def kill_at(world: World, cluster: SparkCluster, part: str, step: str) -> bool:
 
 
 def test_the_drills_run_on_the_cluster_with_the_lake_in_the_bucket(
-    s3_cluster: SparkCluster, bucket: str, s3: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    s3_cluster: SparkCluster, bucket: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """[R-80] As on a disk: each fault is proven, no row is missing, none doubled but where that is the policy."""
     monkeypatch.setenv("OFFSETLAKE_SPARK_REMOTE", s3_cluster.url)
@@ -188,7 +184,6 @@ def test_the_drills_run_on_the_cluster_with_the_lake_in_the_bucket(
 
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
-    """Broker with logins over TLS, and client certificates."""
     with Secured(tmp_path_factory.mktemp("secured"), resolve_jars("broker", JARS)) as broker:
         yield broker
 

@@ -53,7 +53,6 @@ def read_all(broker: Broker, topic: str) -> list[bytes]:
 
 @pytest.fixture
 def bystander() -> Iterator[subprocess.Popen[bytes]]:
-    """A process that runs and is no broker."""
     with subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"]) as process:
         yield process
         process.kill()

@@ -88,7 +88,6 @@ def document(run: Ended) -> Any:
 
 
 def test_the_installed_command_says_what_it_can_do(environment: dict[str, str]) -> None:
-    """The entry point that setup installs, started as a shell does."""
     command = Path(sys.executable).with_name("offsetlake")
     run = subprocess.run([command, "--help"], env=environment, capture_output=True, text=True, check=False)
     assert run.returncode == 0

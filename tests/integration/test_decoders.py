@@ -21,7 +21,7 @@ import pytest
 from pipeline_defs.adapters.formats import spark_wire
 from pipeline_defs.adapters.formats.protobuf_schema import compile_proto, find_message
 from pipeline_defs.adapters.formats.spark_decoding import SparkDecoder, raw_ddl
-from pipeline_defs.adapters.formats.spark_wire import MOST_IDS, head_of
+from pipeline_defs.adapters.formats.spark_wire import head_of
 from pipeline_defs.adapters.kafka.access import read_access
 from pipeline_defs.adapters.kafka.schema_registry import connect
 from pipeline_defs.adapters.lake.parquet import RAW_SCHEMA
@@ -348,26 +348,18 @@ def test_another_wire_format_and_a_missing_schema_are_told_apart(engine: Engine,
     assert outcomes.rows[3].failure.error.endswith(f"found {5 + len(datum)} bytes, 01{known:08X}")
 
 
-def test_bytes_of_other_formats_take_no_ids_place(engine: Engine, registry: RunningRegistry, topic: str) -> None:
-    """As many ids are looked up as may be: not those of what only looks like a head and is more frequent."""
-    known = registry.register(f"{topic}-value", json.dumps(ORDER))
-    garbage = [b"\x01" + number.to_bytes(4) + b"..." for number in range(MOST_IDS + 1)] * 2
-    records = [*garbage, head_of(known) + avro(ORDER, {"id": 1, "note": None})]
-    outcomes = decode(engine, records, Side(Format.AVRO, registry=registry.url), topic)
-    assert outcomes.classes == [*["not_wire_format"] * len(garbage), None]
-
-
 def test_an_id_that_was_not_asked_for_is_not_called_unknown(
     engine: Engine, registry: RunningRegistry, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those with the most records are asked for; the control is one id less."""
+    """Those with the most records are asked for, and not what only looks like a head; the control is one id less."""
     ids = [registry.register(f"{topic}-{number}", json.dumps({**ORDER, "doc": str(number)})) for number in range(2)]
     registry.register(f"{topic}-value", json.dumps(ORDER))
     records = [head_of(each) + avro(ORDER, {"id": 1, "note": None}) for each in (ids[0], ids[0], ids[1])]
+    records += [b"\x01" + number.to_bytes(4) + b"..." for number in range(3)] * 3
     for most, classes in ((2, [None] * 3), (1, [None, None, "unknown_schema_id"])):
         monkeypatch.setattr(spark_wire, "MOST_IDS", most)
         outcomes = decode(engine, records, Side(Format.AVRO, registry=registry.url), topic)
-        assert outcomes.classes == classes
+        assert outcomes.classes == [*classes, *["not_wire_format"] * 9]
     assert f"has no schema {ids[1]}, or was not asked for it, as rows have more than 1 ids" in outcomes.rows[2].failure.error
 
 
@@ -503,7 +495,6 @@ def test_one_writers_unusable_schema_sets_aside_its_own_records_only(engine: Eng
 
 
 def message_class(text: str, name: str, **imported: str) -> Any:
-    """A message's class as Protobuf's own runtime makes it."""
     from google.protobuf.message_factory import GetMessageClass
 
     return GetMessageClass(find_message(compile_proto(text, imported, "the schema"), name, "the schema"))

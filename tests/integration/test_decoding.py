@@ -205,7 +205,7 @@ def test_a_lake_at_a_path_with_signs_of_patterns_is_read_and_no_other(settings: 
 
 START = "2013-01-01"
 AT = EventTime("value.at")
-DOWNSTREAM = dg.AssetKey("totals")
+DAGSTER = (PROJECT / "docs" / "dagster.md").read_text()
 
 
 def configure(world: World, event_time: EventTime = AT, schema: str = "at TIMESTAMP, n BIGINT") -> None:
@@ -243,8 +243,13 @@ def decode_in_runs(world: World) -> None:
         assert run.succeeded, run.reason
 
 
-def test_a_late_record_makes_its_own_day_news_and_no_other(world: World) -> None:
-    """[R-89] From Kafka to a day's event, and to the asset downstream that is asked for that day alone."""
+def test_a_late_record_makes_its_day_news_and_no_other(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[R-89] From Kafka to a day's event, and to the asset of one's own downstream that is asked for that day alone."""
+    _, block = [each for each in read_blocks(DAGSTER) if each.language == "python"]
+    (tmp_path / "order_totals.py").write_text(block.text.replace("orders", world.name))
+    monkeypatch.syspath_prepend(tmp_path)
+    totals = importlib.import_module("order_totals").order_totals
+    monkeypatch.setenv("OFFSETLAKE_LAKE", world.settings.lake)
     configure(world)
     world.create_topic()
     world.with_policy(records_per_range=10)
@@ -254,26 +259,16 @@ def test_a_late_record_makes_its_own_day_news_and_no_other(world: World) -> None
     assert {day: (facts["rows"], facts["ranges"]) for day, facts in told(world).items()} == {
         f"2013-01-0{n}": (10, 1) for n in (1, 2, 3)
     }
-    days = dg.DailyPartitionsDefinition(START, end_offset=1)
-
-    @dg.asset(
-        key=DOWNSTREAM,
-        deps=[world.topic.days_key],
-        partitions_def=days,
-        automation_condition=dg.AutomationCondition.eager().without(dg.AutomationCondition.in_latest_time_window()),
-    )
-    def totals(context: dg.AssetExecutionContext) -> None:
-        context.add_output_metadata({"numbers": numbers(world, context.partition_key)})
-
     defs = build_defs(world.edges, topics=dg.Definitions.merge(world.definitions, dg.Definitions(assets=[totals])))
     before = dg.evaluate_automation_conditions(defs, world.instance)
     world.send([*(event("2013-01-04", n) for n in range(30, 39)), event("2013-01-01", 39)])
     world.plan_and_land()
     decode_in_runs(world)
     after = dg.evaluate_automation_conditions(defs, world.instance, cursor=before.cursor)
-    assert after.get_requested_partitions(DOWNSTREAM) == {"2013-01-01", "2013-01-04"}
-    assert dg.materialize([totals], partition_key="2013-01-01", instance=world.instance, selection=[totals]).success
-    assert [each.metadata["numbers"].value for each in world.events(DOWNSTREAM)] == [[*range(10), 39]]
+    assert after.get_requested_partitions(totals.key) == {"2013-01-01", "2013-01-04"}
+    assert dg.materialize([totals], partition_key="2013-01-01", instance=world.instance).success
+    assert [each.metadata["rows"].value for each in world.events(totals.key)] == [11]
+    assert numbers(world, "2013-01-01") == [*range(10), 39]
 
 
 def test_a_compacted_table_is_sorted_by_event_time_and_tells_of_no_day(world: World) -> None:
@@ -447,7 +442,6 @@ def test_a_day_is_read_in_each_form_and_what_cannot_be_is_refused(world: World) 
     assert Path(lake).exists()
 
 
-DAGSTER = (PROJECT / "docs" / "dagster.md").read_text()
 SIZES = dg.AssetKey("order_sizes")
 
 
@@ -478,24 +472,3 @@ def test_an_asset_of_ones_own_reads_each_range(world: World, tmp_path: Path, mon
         assert dg.materialize([sizes], partition_key=key, instance=world.instance).success
         said = {name: value.value for name, value in world.events(SIZES)[-1].metadata.items()}
         assert said == {"rows": count, "largest": len(b"v99") if count == 100 else len(b"v149")}
-
-
-@pytest.mark.filterwarnings("ignore:`parse_obj_as` is deprecated")
-def test_an_asset_of_ones_own_reads_each_day(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is asked for the days that have news, and reads just these."""
-    _, block = [each for each in read_blocks(DAGSTER) if each.language == "python"]
-    (tmp_path / "order_totals.py").write_text(block.text.replace("orders", world.name))
-    monkeypatch.syspath_prepend(tmp_path)
-    totals = importlib.import_module("order_totals").order_totals
-    monkeypatch.setenv("OFFSETLAKE_LAKE", world.settings.lake)
-    configure(world)
-    world.create_topic()
-    defs = build_defs(world.edges, topics=dg.Definitions.merge(world.definitions, dg.Definitions(assets=[totals])))
-    before = dg.evaluate_automation_conditions(defs, world.instance)
-    world.send([event("2013-01-01", 1), event("2013-01-01", 2), event("2013-01-05", 3)])
-    world.plan_and_land()
-    decode_in_runs(world)
-    after = dg.evaluate_automation_conditions(defs, world.instance, cursor=before.cursor)
-    assert after.get_requested_partitions(totals.key) == {"2013-01-01", "2013-01-05"}
-    assert dg.materialize([totals], partition_key="2013-01-01", instance=world.instance).success
-    assert [each.metadata["rows"].value for each in world.events(totals.key)] == [2]

@@ -171,20 +171,15 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
 
 
 def test_a_format_of_a_users_own_decodes(engine: Engine, installed: Path) -> None:
-    """[R-67] What its function leaves out is a dead letter."""
+    """[R-67] What its function leaves out is a dead letter; a null stays one: a tombstone would live in the latest table."""
     outcomes = decode(engine, [b"6162", b"zz", None, b""], Side("hexadecimal"))
     assert outcomes.values == ["ab", None, None, ""]
     assert outcomes.classes == [None, "hexadecimal_malformed", None, None]
     assert outcomes.errors[1] == "my_formats:hexadecimal returned null for these bytes"
-
-
-def test_a_null_stays_one_whatever_a_users_own_function_returns(engine: Engine, installed: Path) -> None:
-    """Else a tombstone would live in the latest table."""
     assert decode(engine, [None, b"6162"], Side("fills")).values == [None, "6162"]
 
 
 def test_a_time_of_a_users_own_that_no_reader_can_say_is_a_dead_letter(engine: Engine, installed: Path) -> None:
-    """The years 1 to 9999 have the control."""
     years = [b"-62135596800", b"253402300799"]
     found = decode(engine, [b"-65000000000", b"253402300800", None, *years, b"x"], Side("seconds"))
     assert found.classes == ["seconds_malformed"] * 2 + [None] * 3 + ["seconds_malformed"]
@@ -274,7 +269,6 @@ def test_a_job_that_is_stuck_is_stopped_and_the_next_one_has_its_place(
 
 
 def test_columns_that_no_table_has_are_one_clear_error() -> None:
-    """As two that differ in case alone."""
     twins = pa.struct([("a", pa.string()), ("A", pa.int32())])
     schema = pa.schema([(name, twins if name == "value" else pa.string()) for name in DECODED])
     with pytest.raises(UnusableSchema, match=r"no Delta table has such columns: .*case-insensitive"):

@@ -143,10 +143,10 @@ def test_a_frozen_server_holds_no_client_for_ever(cluster: SparkCluster, monkeyp
     with pytest.raises(EngineLost, match="went away; all is well"):
         count(engine, lambda: os.kill(pid, signal.SIGSTOP))
     os.kill(pid, signal.SIGCONT)
-    assert count(engine, lambda: None) == 3
+    assert count(engine) == 3
 
 
-def count(engine: RemoteEngine, harm: Callable[[], None]) -> int:
+def count(engine: RemoteEngine, harm: Callable[[], object] = lambda: None) -> int:
     with engine.job({}, "count", "all is well") as session:
         harm()
         return session.range(3).count()
@@ -179,9 +179,7 @@ def test_commands_name_the_spark_and_end_none_of_others(cluster: SparkCluster, s
 
 
 @pytest.mark.long
-def test_a_cluster_sends_us_no_data(
-    settings: Settings, s3_cluster: SparkCluster, s3_seen: CountingProxy, tmp_path: Path
-) -> None:
+def test_a_cluster_sends_no_data(settings: Settings, s3_cluster: SparkCluster, s3_seen: CountingProxy, tmp_path: Path) -> None:
     """[R-80] A twentieth of what is landed at most; the control, a Spark in the run's own process, uploads each byte."""
     (tmp_path / "jars").symlink_to(JARS)
     edges = Edges(settings)

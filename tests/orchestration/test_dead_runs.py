@@ -99,13 +99,17 @@ def monitor(instance: dg.DagsterInstance, run: DagsterRun) -> None:
     monitor_started_run(instance, cast("Any", None), record_of(instance, run), logging.getLogger("monitor"))
 
 
+def _hold(home: str, run_id: str, holds: Event) -> None:
+    hold_run(home, run_id)
+    holds.set()
+    signal.pause()
+
+
 @contextmanager
-def worker(
-    instance: dg.DagsterInstance, run: DagsterRun, target: Callable[[str, str, Event], None] | None = None
-) -> Iterator[int]:
+def worker(instance: dg.DagsterInstance, run: DagsterRun, target: Callable[[str, str, Event], None] = _hold) -> Iterator[int]:
     """Run a process that holds the run's lock while the context is open; after it, it has died by SIGKILL."""
     holds = FORKS.Event()
-    process = FORKS.Process(target=target or _hold, args=(instance.root_directory, run.run_id, holds), daemon=True)
+    process = FORKS.Process(target=target, args=(instance.root_directory, run.run_id, holds), daemon=True)
     process.start()
     assert holds.wait(120) and process.pid is not None
     try:
@@ -113,12 +117,6 @@ def worker(
     finally:
         process.kill()
         process.join()
-
-
-def _hold(home: str, run_id: str, holds: Event) -> None:
-    hold_run(home, run_id)
-    holds.set()
-    signal.pause()
 
 
 def _launch(home: str, run_id: str, launched: Event) -> None:

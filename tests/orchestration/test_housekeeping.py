@@ -119,10 +119,8 @@ def test_each_topic_is_audited_in_a_run_of_its_own(world: World, other: World) -
     assert {key.asset_key.path[-1] for key in chosen} == {other.name}
 
 
-def test_a_large_topic_is_read_within_some_nights_and_what_is_rotten_stays_red(
-    world: World, other: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """[R-39] The night after reads other files, and again those that were named; mended, they are named no more."""
+def test_what_rots_of_a_large_topic_stays_red(world: World, other: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[R-39] It is found within some nights, as each reads other files, and again what was named; mended, it is green."""
     key = other.topic.check_key(PUBLISHED)
     other.fill(300)
     other.plan_and_land()

@@ -222,9 +222,7 @@ def test_a_range_that_ends_each_run_keeps_no_other_waiting(world: World, other: 
     assert not other.pending
 
 
-def test_a_tick_that_takes_too_long_leaves_topics_to_the_next(
-    world: World, other: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slow_tick_leaves_topics_to_the_next(world: World, other: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-30] Dagster gives a tick up after a minute, and what it would ask for is lost; the next one begins with the others."""
     for each in (world, other):
         each.fill(100)

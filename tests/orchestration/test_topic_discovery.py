@@ -168,14 +168,9 @@ def project_of(world: World, folder: Path, monkeypatch: pytest.MonkeyPatch) -> t
 
 
 @pytest.mark.parametrize("age", [1, "never"], ids=["beside a topic", "where all are wrong"])
-@pytest.mark.parametrize("edit", EDITS.values(), ids=EDITS)
+@pytest.mark.parametrize("edit", EDITS)
 def test_a_defs_yaml_that_was_edited_has_the_code_server_loaded_anew(
-    world: World,
-    asked: list[object],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    edit: Callable[[Path], object],
-    age: object,
+    world: World, asked: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, edit: str, age: object
 ) -> None:
     """[R-98] Without a person: runs and commands read it as it is now, and the sensor would go by what it was."""
     project, defs = project_of(world, tmp_path, monkeypatch)
@@ -185,7 +180,7 @@ def test_a_defs_yaml_that_was_edited_has_the_code_server_loaded_anew(
     assert [*files.topics] == ["orders"] * (age == 1) and files.broken
     tick = sensor_of(world, dataclasses.replace(files, topics={}))  # no broker has it
     assert tick().skip_message == "nothing waits" and not asked, "the control"
-    edit(defs)
+    EDITS[edit](defs)
     said = "shown once loaded (the code location is being reloaded): defs.yaml as it is now; nothing waits"
     assert (tick().skip_message, tick().skip_message, len(asked)) == (said, said, 1)
 

@@ -80,8 +80,6 @@ def environment(world: World) -> Mapping[str, str]:
 
 @pytest.fixture
 def refuse(project: Path, environment: Mapping[str, str]) -> Refuse:
-    """Run `offsetlake up` where it does not stay, to its end."""
-
     def run(*options: str) -> subprocess.CompletedProcess[str]:
         command = ["offsetlake", "up", *options]
         return subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, check=False)
