@@ -291,15 +291,6 @@ def test_in_a_bucket_the_second_to_make_a_table_anew_is_refused(bucket: str, mon
     assert topic.shown() == topic.recomputed() and len(topic.shown()) == 20
 
 
-def test_a_last_entry_that_is_gone_is_done_again(state: State) -> None:
-    """[R-88]"""
-    upsert_twice(state)
-    state.last_entry.unlink()
-    assert len(state.topic.shown()) == 9, "the fault: the version is not there any more"
-    assert state.update() == Updated(1, "", has_committed=True)
-    state.assert_right()
-
-
 def test_columns_grow_and_what_cannot_be_gone_on_from_is_made_anew(state: State, tmp_path: Path) -> None:
     """[R-88]"""
     state.topic.put(RANGE, {0: ("a", {"n": 1}), 1: (None, {"n": 9}), 2: ("b", {"n": 2})})
