@@ -18,6 +18,7 @@ from ..core.steps import StepWatcher, no_step
 from ..core.tables.delta import Snapshot
 from ..core.tables.raw_table import RangeFiles
 from .staging_places import LocalStaging, Staging
+from .standing import Digests
 
 if TYPE_CHECKING:
     from ..adapters.kafka.kafka import Kafka
@@ -75,6 +76,7 @@ class Work:
     tools: Tools
     staging: Staging
     errors: list[OffsetlakeError] = field(default_factory=list)  # the first ends this topic alone
+    _digests: list[Digests] = field(default_factory=list, init=False)
     _table: list[RangeFiles] = field(default_factory=list, init=False)  # Python 3.11's cached_property would lock all topics
 
     @contextmanager
@@ -95,6 +97,13 @@ class Work:
                     files = RangeFiles(raw_table_log(self.topic, self.tools.lake.store).read())
             self._table.append(files)
         return self._table[0]
+
+    @property
+    def digests(self) -> Digests:
+        """A reader of digests that all ranges of the attempt share: of a compacted file each would read all."""
+        if not self._digests:
+            self._digests.append(Digests(self.tools.lake))
+        return self._digests[0]
 
     @property
     def shares_jobs_with(self) -> Hashable:

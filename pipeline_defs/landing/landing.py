@@ -62,9 +62,9 @@ def land_topics(keys: Mapping[str, Sequence[str]], attempt: Attempt, tools: Mapp
             broken.append((topic, as_ours(error, f"topic {topic}")))
     waiting: list[Waiting] = []
     for work, ranges in found:
-        finished, unfinished = finish_known(work, ranges)
-        yield from ((work.topic, verdict) for _, verdict in _appended((work, verdict) for verdict in finished))
         with work.ending():
+            finished, unfinished = finish_known(work, ranges)
+            yield from ((work.topic, verdict) for _, verdict in _appended((work, verdict) for verdict in finished))
             unreadable, readings = split_readable(work, unfinished)
             decided = _appended((work, without_doubles(work, verdict)) for verdict in unreadable)
             yield from ((work.topic, verdict) for _, verdict in decided)

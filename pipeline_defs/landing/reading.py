@@ -60,7 +60,7 @@ def split_readable(work: Work, ranges: Sequence[OffsetRange]) -> tuple[list[Verd
         elif reading is not None:
             readings.append(reading)
         elif manifest is not None and is_landed:
-            verdicts.append(verify_expired(offsets, manifest, reason, tools.lake))
+            verdicts.append(verify_expired(offsets, manifest, reason, tools.lake, work.digests))
         else:
             verdicts.append(replace(failed(offsets, reason), is_unread=True))
     return verdicts, readings

@@ -51,7 +51,7 @@ def compare(
     attempt, lake = work.attempt, work.tools.lake
     offsets, is_same = ours.offsets, standing.digest == ours.digest
     may_replace = attempt.on_change == "replace"
-    damage = _damage(standing, lake, is_redo=is_redo)
+    damage = _damage(standing, work, is_redo=is_redo)
     if damage is None:
         difference = None if is_same else _difference(standing, ours, part, lake, as_landed=not may_replace)
         if difference is None:
@@ -91,9 +91,9 @@ def _next(offsets: OffsetRange, outcome: Outcome, standing: Manifest, *notes: st
     return Act.KEEP, failed(offsets, *notes, overtaken)
 
 
-def _damage(standing: Manifest, lake: Lake, *, is_redo: bool) -> str | None:
+def _damage(standing: Manifest, work: Work, *, is_redo: bool) -> str | None:
     """Return what is wrong with the published file of a manifest, none where it is right; a redo also reads it."""
-    where = f"range {standing.offsets.text(standing.topic)}"
+    where, lake = f"range {standing.offsets.text(standing.topic)}", work.tools.lake
     if not (lake.is_published(standing) or roll_forward(standing, lake)):
         found = lake.store.size(published_path(standing))
         if found is None:
@@ -102,7 +102,7 @@ def _damage(standing: Manifest, lake: Lake, *, is_redo: bool) -> str | None:
         return f"{where}: the published file, of {found} bytes, is not the one of {expected} bytes that was committed"
     if is_redo and standing.file is not None:
         try:
-            digest = Digests(lake).of(standing)
+            digest = work.digests.of(standing)
         except DamagedFile as error:  # mended by another file in its place, as any damage is
             return f"{where}: {error}"
         if digest != standing.digest:
@@ -198,12 +198,12 @@ def _is_compacted_since(standing: Manifest, ours: Manifest, part: parquet.PartFi
     return False
 
 
-def verify_expired(offsets: OffsetRange, manifest: Manifest, reason: str, lake: Lake) -> Verdict:
+def verify_expired(offsets: OffsetRange, manifest: Manifest, reason: str, lake: Lake, digests: Digests) -> Verdict:
     """Check a landed file against its digest, since Kafka no longer has the range."""
     while True:
         manifest = lake.newest(manifest)
         try:
-            found = Digests(lake).of(manifest)
+            found = digests.of(manifest)
         except OffsetlakeError as error:
             return failed(offsets, reason, error.reason)
         if lake.is_replaced(manifest):

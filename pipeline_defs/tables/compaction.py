@@ -15,7 +15,7 @@ from ..adapters.lake.lake import Lake
 from ..adapters.store.remote_file import File
 from ..adapters.tables.delta_log import DeltaLog, raw_table_log
 from ..core.advice import command
-from ..core.errors import DamagedFile, OffsetlakeError, as_ours
+from ..core.errors import DamagedFile, as_ours
 from ..core.tables.compaction import (
     CompactionOutcome,
     CompactionVerdict,
@@ -147,7 +147,7 @@ def _compact_or_fail(work: _Work[G], group: G) -> CompactionVerdict:
         return _compact(work, group)
     except FileNotFoundError:  # it was deleted while it was read
         reason = _why_gone(work, group)
-    except (OffsetlakeError, OSError) as error:
+    except Exception as error:  # noqa: BLE001 (told by its type: other groups must not fail by it)
         reason = str(as_ours(error, f"compacting {work.table.topic}, {group.key}"))
     return CompactionVerdict(group, CompactionOutcome.FAILED, violations=(reason,))
 

@@ -25,6 +25,7 @@ from ..core.errors import (
     Refused,
     ScanFailed,
     TableFileGone,
+    as_ours,
 )
 from ..core.landing.selection import find_ranges
 from ..core.log.manifest import Manifest
@@ -214,6 +215,8 @@ def _verify_and_place(work: DecodeWork, manifest: Manifest, batch: Batch) -> Dec
         return _Verified(manifest, ours, tools.decodings.place(ours))
     except (OffsetlakeError, FileNotFoundError) as error:
         return decode_failed(offsets, _explain(work, manifest, error))
+    except Exception as error:  # noqa: BLE001 (told by its type: other ranges must not fail by it)
+        return decode_failed(offsets, as_ours(error, f"range {offsets.text(work.topic)}").reason)
 
 
 def _commit(

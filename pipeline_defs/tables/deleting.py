@@ -96,10 +96,13 @@ def vacuum(
         if isinstance(found, OffsetlakeError):
             errors.append(found)
             continue
-        for path in found:
-            on_step("vacuum", path=path)
-            lake.store.delete(path)
-            deleted.append(path)
+        try:
+            for path in found:
+                on_step("vacuum", path=path)
+                lake.store.delete(path)
+                deleted.append(path)
+        except OffsetlakeError as error:
+            errors.append(error)
     return deleted, errors
 
 

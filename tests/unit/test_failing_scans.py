@@ -33,7 +33,8 @@ from pipeline_defs.core.log.manifest import Manifest
 from pipeline_defs.core.log.planning import Policy
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.steps import StepWatcher, no_step
-from pipeline_defs.landing.attempt import Attempt
+from pipeline_defs.landing import landing
+from pipeline_defs.landing.attempt import Attempt, Work
 from pipeline_defs.landing.auditing import check_published
 from pipeline_defs.landing.landing import land, land_topics
 from tests.support.fake_log import TOPIC, FakeKafka, FakeSpark, fake_tools, kafka_with, plan_all
@@ -328,6 +329,20 @@ def test_a_fault_that_nobody_foresaw_ends_one_topic(tmp_path: Path, method: str,
     assert said == all_of(Outcome.LANDED, "b")
     assert (topic, error.kind, "hush" in str(error)) == ("a", "unforeseen", False)
     assert "topic a: RuntimeError was raised at mock.py, line " in str(error)
+
+
+def test_a_fault_that_nobody_foresaw_while_what_is_committed_is_finished_ends_one_topic(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[R-15] And what the run has staged is closed."""
+
+    def fail(work: Work, _: object) -> None:
+        if work.topic == "a":
+            raise ValueError("a record has hush-4711")
+
+    beside(monkeypatch, landing, "finish_known", fail)
+    said, ((topic, error),) = land_and_hear(Lake(str(tmp_path)), Cluster("a", "b"))
+    assert said == all_of(Outcome.LANDED, "b") and (topic, error.kind) == ("a", "unforeseen")
 
 
 def test_a_fault_that_nobody_foresaw_fails_one_range(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,8 +41,9 @@ from pipeline_defs.core.steps import StepWatcher, no_step
 from pipeline_defs.core.tables.compaction import MANY_FILES, CompactionOutcome, CompactionVerdict, RawGroup, find_groups
 from pipeline_defs.core.tables.delta import Commit, Snapshot, apply
 from pipeline_defs.core.tables.raw_table import compacted_name, file_of, find_due_by_files, name_of
-from pipeline_defs.landing import staging_places
+from pipeline_defs.landing import staging_places, standing
 from pipeline_defs.landing.appending import append_landed
+from pipeline_defs.landing.attempt import Attempt, Work
 from pipeline_defs.landing.auditing import check_published, check_table
 from pipeline_defs.landing.redo import verify_expired
 from pipeline_defs.landing.standing import Digests, landed_files
@@ -211,7 +212,7 @@ def test_rows_that_are_nowhere_are_named_by_whoever_needs_them(lake: Lake) -> No
         published = check_published(TOPIC, lake).violations
         assert len(published) == 3 and all(said in each and str(path) in each for each in published)
         assert "restore these files from a backup" in check_table(TOPIC, lake).violations[-1]
-        assert str(path) in str(verify_expired(R[0], manifests[0], "Kafka has deleted it", lake).violations)
+        assert str(path) in str(verify_expired(R[0], manifests[0], "Kafka has deleted it", lake, Digests(lake)).violations)
         with pytest.raises(TableFileGone, match="was dropped, and"), landed_files(manifests, lake):
             pass
     with pytest.raises(TableFileGone, match="does not have its rows any more"):
@@ -473,6 +474,17 @@ def test_the_vacuum_deletes_nothing_of_a_table_that_misses_a_file(lake: Lake) ->
     assert len(vacuum(lake, EPOCH_MS + 8 * DAY_MS)[0]) == len(small) == 3, "the control"
 
 
+def test_a_file_that_cannot_be_deleted_ends_the_vacuum_of_its_table_alone(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[R-84] What was deleted before is told, and what could not be."""
+    compacted(lake)
+    refused = LakeUnavailable("no permission")
+    with monkeypatch.context() as patched:
+        patched.setattr(lake.store, "delete", Mock(side_effect=[None, refused]))
+        deleted, errors_of_tables = vacuum(lake, EPOCH_MS + 8 * DAY_MS)
+    assert len(deleted) == 1 and errors_of_tables == [refused]
+    assert len(vacuum(lake, EPOCH_MS + 8 * DAY_MS)[0]) == 3, "the control"
+
+
 def test_of_a_latest_table_what_no_version_has_goes_after_a_week(tmp_path: Path) -> None:
     """[R-84] A MERGE that died leaves such a file. That delta-rs cannot open a lake is told, and ends no other table."""
     folder = tmp_path / "lake" / "tables" / "latest" / "orders"
@@ -506,6 +518,19 @@ def test_an_unnamed_file_ages_by_the_clock_that_dated_it(lake: Lake, monkeypatch
     monkeypatch.setattr(lake.store, "linked_at_ms", lambda path: by_another_clock(path, skew_days - 8 * (path == unnamed)))
     assert unnamed in find_unnamed(TOPIC, lake, now_ms), "the control: a week later"
     assert lake.store.list("staging/clock") == {}
+
+
+def test_a_compacted_file_is_read_once_for_all_dropped_ranges_that_kafka_has_no_more(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[R-22] Read once for each range, a file of 2,000 ranges would be read 2,000 times."""
+    manifests, path = dropped(lake)
+    looks = Mock(wraps=standing.why_changed)
+    monkeypatch.setattr(standing, "why_changed", looks)
+    work = Work(TOPIC, lake.coverage(TOPIC), Attempt("a", "run", "test"), Mock(lake=lake), Mock())
+    verdicts = [verify_expired(each.offsets, each, "it is gone", lake, work.digests) for each in manifests]
+    assert {each.outcome for each in verdicts} == {Outcome.EXPIRED} and len(verdicts) == 3
+    assert [call.args[0].path for call in looks.call_args_list] == [path.name]
 
 
 def test_what_is_compacted_again_while_digests_are_read_is_looked_up_again(lake: Lake) -> None:

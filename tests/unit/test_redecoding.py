@@ -32,15 +32,17 @@ from pipeline_defs.adapters.tables.latest_table import LatestTable
 from pipeline_defs.core import errors
 from pipeline_defs.core.decode.decoders import Decode, Format, Side
 from pipeline_defs.core.errors import BrokenManifest, BrokenTable, DamagedFile, LakeUnavailable, OutcomeUnknown
+from pipeline_defs.core.log.manifest import Manifest
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.tables.compaction import CompactionOutcome
-from pipeline_defs.core.tables.decoded_table import TREE, Contents, document_path, is_of_dead_letters
+from pipeline_defs.core.tables.decoded_table import TREE, Contents, DecodedGroup, document_path, is_of_dead_letters
 from pipeline_defs.core.tables.decoding import Decided, choose_outdated
 from pipeline_defs.core.tables.delta import Commit, File
 from pipeline_defs.core.tables.latest import Latest
 from pipeline_defs.landing.attempt import Attempt
 from pipeline_defs.operate import reader
 from pipeline_defs.orchestration.assets.decoded_checks import check_decoded, read_dead_letters
+from pipeline_defs.tables import compaction, decoding
 from pipeline_defs.tables.deleting import vacuum
 from pipeline_defs.tables.latest import LatestTools, Updated, find_stretches, place, update
 from tests.support.commands import commands_of
@@ -568,6 +570,29 @@ def test_a_damaged_file_is_not_compacted(compacted: LandedTopic) -> None:
     path.write_bytes(content)
     (verdict,) = compact_decoded(compacted.lake, TOPIC)
     assert verdict.outcome is CompactionOutcome.COMPACTED, "the control"
+
+
+def test_a_fault_that_nobody_foresaw_fails_one_group_and_one_range(topic: LandedTopic, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[R-91] It is told by its type alone; the other group is compacted, the other range decoded."""
+
+    def fail(_: object, found: DecodedGroup | Manifest, *__: object) -> None:
+        if found.is_dead if isinstance(found, DecodedGroup) else found.offsets == FIRST:
+            raise KeyError("a record has hush-4711")
+
+    topic.land(FIRST, POISONED)
+    topic.land(SECOND, POISONED)
+    with monkeypatch.context() as failing:
+        beside(failing, decoding, "describe", fail)
+        first, second = topic.decode(FIRST, SECOND, by=INT)
+    assert (first.outcome, second.outcome) == (Decided.FAILED, Decided.DECODED)
+    assert topic.outcome(FIRST, INT) is Decided.DECODED
+    with monkeypatch.context() as failing:
+        beside(failing, compaction, "_compact", fail)
+        done, failed = compact_decoded(topic.lake, TOPIC)
+    assert (done.outcome, failed.outcome) == (CompactionOutcome.COMPACTED, CompactionOutcome.FAILED)
+    for (said,) in (first.violations, failed.violations):
+        assert "KeyError was raised at" in said and "hush" not in said
+    assert [each.outcome for each in compact_decoded(topic.lake, TOPIC)] == [CompactionOutcome.COMPACTED], "the control"
 
 
 def test_a_range_is_decoded_again_onto_a_file_that_was_compacted_meanwhile(compacted: LandedTopic) -> None:

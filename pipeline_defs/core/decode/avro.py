@@ -6,6 +6,7 @@ once, before it is used.
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -232,7 +233,7 @@ class _Reader:
         self.wrong += [
             f"{what} has the name {each!r}, expected letters, digits and _" for each in found if not _NAME.fullmatch(each)
         ]
-        twice = sorted({each for each in found if are_once and found.count(each) > 1})
+        twice = sorted(each for each, times in Counter(found).items() if are_once and times > 1)
         self.wrong += [f"{what} has {each} twice" for each in twice]
 
     def _refuse_size(self, name: str, size: Any) -> None:
@@ -257,8 +258,8 @@ class _Reader:
             fields.append({**field, "type": part.schema})
             parts[field["name"]] = part
         self._refuse_names(f"{schema['type']} {name}", [*parts])
-        folded = [field["name"].lower() for field in fields]
-        self.clashes += [f"{name}.{field['name']}" for field in fields if folded.count(field["name"].lower()) > 1]
+        folded = Counter(field["name"].lower() for field in fields)
+        self.clashes += [f"{name}.{field['name']}" for field in fields if folded[field["name"].lower()] > 1]
         column = Column("struct", {each: part.column for each, part in parts.items()})
         return _sized({**schema, "fields": fields}, column, [*parts.values()])
 

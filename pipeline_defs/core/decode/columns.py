@@ -199,7 +199,7 @@ class _DdlReader:
         return Column("list" if name == "ARRAY" else "map", inner=tuple(inner))
 
     def _columns(self, path: str, level: int) -> dict[str, Column]:
-        columns: dict[str, Column] = {}
+        columns, folded = dict[str, Column](), set[str]()
         while True:
             token = self._peek()
             if not token or not (token[0] in "`\"'" or token[0].isalnum() or token[0] == "_"):
@@ -209,8 +209,9 @@ class _DdlReader:
             if self._peek() == ":":
                 self._at += 1
             below = f"{path}.{name}".lstrip(".")
-            if name.lower() in map(str.lower, columns):
+            if name.lower() in folded:
                 raise NotDdl(f"`{below}` is there twice, in this or another case: Spark and DuckDB take both for one")
+            folded.add(name.lower())
             columns[name] = self.type(below, level)
             self._after_type(below)
             if self._peek() != ",":

@@ -6,6 +6,7 @@ theirs; and no schema, however it refers to itself, takes more steps than it has
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
@@ -49,8 +50,8 @@ def find_clashes(schema: Any) -> list[str]:
     for each in _subschemas(schema):
         properties = each.get("properties")
         if isinstance(properties, dict):
-            folded = [name.lower() for name in properties]
-            clashes += [name for name in properties if folded.count(name.lower()) > 1]
+            folded = Counter(name.lower() for name in properties)
+            clashes += [name for name in properties if folded[name.lower()] > 1]
     return clashes
 
 
