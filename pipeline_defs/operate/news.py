@@ -75,15 +75,15 @@ def _worded(reason: str) -> str:
 class FailedTicks:
     """Reasons why planning fails, each told once for as long as it lasts."""
 
-    def __init__(self, instance: dg.DagsterInstance) -> None:
-        self._instance = instance
+    def __init__(self, instance: dg.DagsterInstance, since: datetime) -> None:
+        self._instance, self._since = instance, since
         self._told: set[str] = set()
         self._told_at: dict[str, datetime] = {}  # by topic
 
     def read(self, now: datetime, sensors: Sequence[InstigatorState]) -> list[str]:
         """Return the lines that are due, each with its topics."""
         found: dict[str, list[str]] = {}
-        for name, reason in read_tick_failures(self._instance, sensors):
+        for name, reason in read_tick_failures(self._instance, sensors, self._since):
             found.setdefault(reason, []).append(name or "all topics")
         self._told &= found.keys()
         due = [each for each in found if each not in self._told and now - self._told_at.get(found[each][0], _LONG_AGO) >= PAUSE]
@@ -92,15 +92,18 @@ class FailedTicks:
         return [f"planning of {some_of(found[each])} fails: {each}" for each in due]
 
 
-def read_tick_failures(instance: dg.DagsterInstance, sensors: Sequence[InstigatorState]) -> list[tuple[str, str]]:
+def read_tick_failures(
+    instance: dg.DagsterInstance, sensors: Sequence[InstigatorState], since: datetime
+) -> list[tuple[str, str]]:
     """Read for which topics, and why, the newest tick of `land_pending` failed; ticks that ask for a run are passed by.
 
-    A reason that is of no topic has an empty name.
+    A reason that is of no topic has an empty name. Ticks before `since` are of another Dagster, or nobody knows what is now.
     """
     found = []
     for sensor in sensors:
         if sensor.name == LAND_PENDING and sensor.is_running:
-            for tick in instance.get_ticks(sensor.instigator_origin_id, sensor.selector_id, limit=1, statuses=_TELLING):
+            chosen = sensor.instigator_origin_id, sensor.selector_id
+            for tick in instance.get_ticks(*chosen, after=since.timestamp(), limit=1, statuses=_TELLING):
                 text = error_text(tick.error) if tick.status is TickStatus.FAILURE else ""
                 listed = [each.partition(": ") for each in reasons_in(text)]
                 found += [(name, reason) for name, _, reason in listed] or [

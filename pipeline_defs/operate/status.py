@@ -7,6 +7,7 @@ not lag yet, as no reader may see it.
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,7 @@ def find_instance(home: Path) -> dg.DagsterInstance:
     return open_instance(home) if is_begun(home) else dg.DagsterInstance.ephemeral()
 
 
+TICKS_COUNT = timedelta(minutes=10)  # how long a tick that failed says what fails now
 _OF_BROKER = ("earliest_offset", "end_offset", "lag", "lag_bytes", "lag_seconds", "oldest_waiting_ms", "seconds_to_loss")
 
 
@@ -155,7 +157,8 @@ def find_missing_tick(instance: dg.DagsterInstance, now_ms: int) -> str:
 
 def find_failing_ticks(topic: Topic, instance: dg.DagsterInstance) -> str:
     """Return what to do where ticks fail, for this topic or for all; else nothing."""
-    why = [reason for name, reason in read_tick_failures(instance, read_sensors(instance)) if name in {topic.name, ""}]
+    found = read_tick_failures(instance, read_sensors(instance), datetime.now(UTC) - TICKS_COUNT)
+    why = [reason for name, reason in found if name in {topic.name, ""}]
     return f"mend why Dagster's sensor {LAND_PENDING} fails ({why[0]})" if why else ""
 
 

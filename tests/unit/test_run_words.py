@@ -3,6 +3,7 @@
 import errno
 import importlib
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
@@ -197,11 +198,14 @@ def test_what_ticks_fail_at_is_told_once_by_reason(tmp_path: Path) -> None:
     repository = RemoteRepositoryOrigin(GrpcServerCodeLocationOrigin(host="127.0.0.1", port=1), "r")
     origin, data = RemoteInstigatorOrigin(repository, LAND_PENDING), SensorInstigatorData(sensor_type=SensorType.STANDARD)
     state = InstigatorState(origin, InstigatorType.SENSOR, InstigatorStatus.DECLARED_IN_CODE, data)
-    whose, moments = (origin.get_id(), LAND_PENDING, InstigatorType.SENSOR), count(1_000.0)
+    whose, moments = (origin.get_id(), LAND_PENDING, InstigatorType.SENSOR), count(time.time())
+
+    def failure(error: Exception) -> SerializableErrorInfo:
+        said = SerializableErrorInfo(f"pipeline_defs.core.errors.{type(error).__name__}: {error}", [], None)
+        return SerializableErrorInfo("SensorExecutionError: an error in its function", [], None, cause=said)
 
     def end_tick(status: TickStatus, error: Exception | None = None) -> None:
-        said = SerializableErrorInfo(f"pipeline_defs.core.errors.{type(error).__name__}: {error}", [], None)
-        whole = SerializableErrorInfo("SensorExecutionError: an error in its function", [], None, cause=said) if error else None
+        whole = failure(error) if error else None
         instance.create_tick(TickData(*whose, status, next(moments), [], selector_id=state.selector_id, error=whole))
 
     def told(topic: Topic) -> str:
@@ -210,7 +214,10 @@ def test_what_ticks_fail_at_is_told_once_by_reason(tmp_path: Path) -> None:
     lines = [f"{topic.name}: Kafka refuses us" for topic in (ORDERS, PAYMENTS)]
     with open_instance(tmp_path) as instance:
         instance.add_instigator_state(state)
-        ticks, now = FailedTicks(instance), datetime.now(UTC)
+        ticks, now = FailedTicks(instance, datetime.now(UTC) - timedelta(minutes=1)), datetime.now(UTC)
+        error = failure(RuntimeError())
+        instance.create_tick(TickData(*whose, TickStatus.FAILURE, 1_000.0, [], selector_id=state.selector_id, error=error))
+        assert ticks.read(now, read_sensors(instance)) == [] and told(ORDERS) == "", "it says nothing of now"
         end_tick(TickStatus.SKIPPED)
         assert ticks.read(now, read_sensors(instance)) == [] and told(ORDERS) == "", "the control"
         for minutes, expected in enumerate((["planning of orders, payments fails: Kafka refuses us"], [])):
@@ -264,9 +271,12 @@ def test_a_file_that_is_added_is_told_of_and_what_is_wrong_of_one_once(
 
 def test_a_history_that_does_not_answer_ends_nothing_and_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a full disk, say, also while a saved defs.yaml is read; as no sensor runs then, it tells the receivers of alerts."""
-    asked, is_taken = list[dict[str, str]](), threading.Event()
+    asked, is_taken, is_over = list[dict[str, str]](), threading.Event(), threading.Event()
 
     def send(title: str, bodies: dict[str, str]) -> dict[str, str]:
+        if bodies == dict.fromkeys(("json://taken", "json://busy"), "Dagster's history answers again"):
+            is_over.set()
+            return {}
         asked.append(bodies)
         if len(asked) == 2:
             is_taken.set()
@@ -292,7 +302,8 @@ def test_a_history_that_does_not_answer_ends_nothing_and_is_told_once(tmp_path: 
     for name, fake in fakes.items():
         monkeypatch.setattr(up, name, fake)
     told = CliRunner().invoke(up.up, []).output
-    assert is_taken.wait(PATIENCE_SECONDS) and [[*each] for each in asked] == [["json://taken", "json://busy"], ["json://busy"]]
+    assert is_over.wait(PATIENCE_SECONDS) and is_taken.wait(PATIENCE_SECONDS)
+    assert [[*each] for each in asked] == [["json://taken", "json://busy"], ["json://busy"]]
     assert all(f"the folder {tmp_path / 'home'} is gone" in text for each in asked for text in each.values())
     assert (tmp_path / "home" / "dagster.yaml").is_file(), "where it was deleted a history begins anew"
     assert told.count("does not answer: unable to open database file") == 1 and told.count("answers again") == 1
@@ -301,15 +312,25 @@ def test_a_history_that_does_not_answer_ends_nothing_and_is_told_once(tmp_path: 
 
 def test_definitions_that_load_no_more_are_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file of Python that somebody edits, say, and reloads: nothing plans or lands until it is mended."""
-    alarms, says = list[str](), list[str]()
-    monkeypatch.setattr(up, "_alarm", lambda text, _: alarms.append(text))
-    monkeypatch.setattr(up, "_say", lambda text, *_: says.append(text))
+    alarms = list[str]()
+    monkeypatch.setattr(up, "_alarm", lambda text, *_: alarms.append(text))
     server = Mock(find_load_error=Mock(side_effect=[None, "it is torn", OSError(), "it is torn", LookupError(), "it is torn"]))
     definitions = up._Definitions(Mock(), tmp_path)
     for is_ticking in (False, False, False, False, False, True, True, False):
         definitions.look(server, is_ticking=is_ticking)
-    assert len(alarms) == 2 and says == ["the definitions load again"]
-    assert "do not load, so nothing is planned or landed: it is torn; correct them" in alarms[0]
+    refused, over, again = alarms
+    assert refused == again and over == "the definitions load again"
+    assert "do not load, so nothing is planned or landed: it is torn; correct them" in refused
+
+
+@pytest.mark.parametrize(("said", "expected"), [(" it is torn\n", "it is torn"), ("<_InactiveRpcError of RPC ...>", None)])
+def test_a_code_server_that_does_not_answer_says_nothing_of_the_definitions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, expected: str | None
+) -> None:
+    """One that hangs is ended as that; the control is an error of the definitions themselves."""
+    entry = {"locationOrLoadError": {"message": "outer", "causes": [{"message": said}]}}
+    monkeypatch.setattr(DagsterServer, "_ask", lambda *_: {"workspaceOrError": {"locationEntries": [entry]}})
+    assert DagsterServer(tmp_path, tmp_path).find_load_error() == expected
 
 
 @pytest.mark.parametrize("error", [DagsterUnavailable("it did not come up"), OSError(errno.ENOSPC, "No space left on device")])

@@ -76,8 +76,9 @@ def up(port: int | None) -> None:
                     f"the definitions of {project} do not load, so nothing would land: {why}; correct them, "
                     "`dg check defs` shows the place"
                 )
-            since, failed = LandedSince(topics, instance), FailedSince(topics, instance, datetime.now(UTC))
-            ticks = FailedTicks(instance)
+            began = datetime.now(UTC)
+            since, failed = LandedSince(topics, instance), FailedSince(topics, instance, began)
+            ticks = FailedTicks(instance, began)
             if other_config := find_other_config(edges.settings.dagster_home, project):
                 OUT.print(other_config, soft_wrap=True)
             names = some_of([*(f"topics that match {each.pattern}" for each in found.patterns), *sorted(found.topics)])
@@ -127,7 +128,7 @@ class _History:
                 make_home(home, self.project)  # one that was deleted begins anew, and the next tick tells it what the lake has
             return
         if self.is_silent:
-            _say("Dagster's history answers again")
+            _alarm("Dagster's history answers again", self.edges, "")
         self.is_silent = False
 
 
@@ -142,7 +143,7 @@ class _Definitions:
     def look(self, server: DagsterServer, *, is_ticking: bool) -> None:
         if is_ticking:
             if self.refused:
-                _say("the definitions load again")
+                _alarm("the definitions load again", self.edges, "")
             self.refused = ""
             return
         with suppress(OSError, HTTPException, ValueError, LookupError, TypeError):  # the webserver does not answer just now
@@ -168,9 +169,9 @@ def _say(text: str, style: str = "") -> None:
     OUT.print(styled(f"{datetime.now().astimezone():%H:%M:%S} ", (text, style)), soft_wrap=True)
 
 
-def _alarm(text: str, edges: Edges) -> None:
+def _alarm(text: str, edges: Edges, style: str = "red") -> None:
     """Print what Dagster's sensors cannot tell, as they do not run then; tell OFFSETLAKE_ALERT_URLS, for an hour at most."""
-    _say(text, "red")
+    _say(text, style)
 
     def tell() -> None:
         left = edges.settings.alert_urls
