@@ -226,7 +226,7 @@ def test_what_was_left_out_is_landed_where_somebody_asks_for_it(behind: World) -
 
 def test_a_skip_to_a_time_leaves_out_what_is_older(behind: World) -> None:
     """[R-92] A range planned already that goes beyond the time is landed, older records included."""
-    assert skip(behind, time_text(next(row for row in rows_from(behind, 180))[5])) is not None
+    assert skip(behind, time_text(next(row for row in rows_from(behind, 180)).timestamp_ms)) is not None
     assert {o.end for o in behind.coverage.skipped()} == {100, 150, 180}
     behind.plan_and_land()
     assert behind.rows() == rows_from(behind, 180)

@@ -81,7 +81,7 @@ def test_a_topic_of_many_kafka_partitions_is_planned_by_as_few_questions(world: 
         with counted(world, monkeypatch) as counts:
             state = kafka.read_topic_state(one.name, LogState(), one.topic.policy, 0)
         found.append(counts["questions"])
-        assert {p: seen.oldest_ms for p, seen in state.partitions.items()} == {p: one.sent[p, 0][-1] for p in range(count)}
+        assert {p: seen.oldest_ms for p, seen in state.partitions.items()} == {p: one.sent[p, 0].timestamp_ms for p in range(count)}
     assert found[0] == found[1]
 
 
@@ -126,7 +126,7 @@ def test_what_changes_after_a_glance_is_seen_by_the_next(world: World) -> None:
             return marks[0].end, kafka.read_timestamps(one.name, {0: 0}, "read_committed")[0]
 
     end, timestamp = look()
-    assert (end, timestamp) == (5, one.sent[0, 0][-1])
+    assert (end, timestamp) == (5, one.sent[0, 0].timestamp_ms)
     assert look() == (end, timestamp)
     one.send_numbered(1)
     assert look() == (6, timestamp)

@@ -61,7 +61,7 @@ def land_redo_and_decode(world: World, last_time_ms: int = 0) -> list[str]:
     good = [{"partition": n % 2, "key": b"k%d" % n, "value": json.dumps({"n": n}).encode()} for n in range(350)]
     *_, place = world.send([*good, {"partition": 0, "key": b"x", "value": b'{"n": "no number"}', "timestamp_ms": last_time_ms}])
     if last_time_ms > TIMES_TO_MS:  # its range is read from the log
-        world.sent[place] = (*world.sent[place][:-1], None)
+        world.sent[place] = world.sent[place]._replace(timestamp_ms=None)
     world.plan()
     assert {verdict.outcome for verdict in world.land()} == {Outcome.LANDED}
     world.assert_all_landed_once()

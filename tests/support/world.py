@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import dagster as dg
 import duckdb
@@ -70,8 +70,17 @@ PATIENCE_SECONDS = 300
 """How long to wait for what comes by itself: it is only ever used up where it never comes."""
 ANY_DEAD = Budget(10**6, 1.0)
 """Every record may be a dead letter."""
-Row = tuple[int, int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...], int]
-"""partition, offset, key, value, headers, timestamp in ms."""
+
+
+class Row(NamedTuple):
+    """A record as it was sent, or as a glob shows it."""
+
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+    timestamp_ms: int | None
 
 
 def new_attempt(**how: Any) -> Attempt:
@@ -193,7 +202,7 @@ class World:
             listed, self.operations.send(self.name, listed, producer), strict=True
         ):
             headers = tuple(record.get("headers") or ())
-            row = (partition, offset, record.get("key"), record.get("value"), headers, timestamp)
+            row = Row(partition, offset, record.get("key"), record.get("value"), headers, timestamp)
             self.sent[partition, offset] = row
             places.append((partition, offset))
         return places
@@ -406,7 +415,7 @@ class World:
                 [files if store.is_remote else self.glob],
             ).fetchall()
         return sorted(
-            ((p, o, k, v, tuple((h["key"], h["value"]) for h in headers or ()), ts) for p, o, k, v, headers, ts in found),
+            (Row(p, o, k, v, tuple((h["key"], h["value"]) for h in headers or ()), ts) for p, o, k, v, headers, ts in found),
             key=lambda row: row[:2],
         )
 
