@@ -123,7 +123,7 @@ def _event_days(event_time: EventTime | None, decoded: parquet.PartFile | None) 
         return {}
     if decoded is None:
         return {"event_time": event_time.text}
-    days, first, last = count_days(decoded.path)
+    days, first, last = count_days(decoded.path, event_time)
     return {"event_time": event_time.text, "event_days": days, "first_event_ms": first, "last_event_ms": last}
 
 

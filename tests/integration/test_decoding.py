@@ -390,7 +390,7 @@ def test_whatever_the_type_the_table_has_the_event_time_and_when_its_files_begin
     """[R-89] A reader's filter passes over files by the log; none that has a row of the day: a moment is rounded away."""
     noon = datetime(2013, 1, 2, 12, tzinfo=UTC)
     values = [timed(at, n)["value"] for n in range(3)] + [timed(None, 3)["value"]] * (at is not None)
-    rows = [raw_row(("t", 0, 0, n), noon, value) for n, value in enumerate(values)]
+    rows = [raw_row(("t", 0, 0, n), noon, value) for n, value in enumerate([*values, None])]
     landed = tmp_path / "landed.parquet"
     decoder = SparkDecoder(engine, Decode(Side(), Side(Format.JSON, schema), event_time=event_time))
     raw = decoding_session(engine).createDataFrame(rows, raw_ddl())
@@ -399,10 +399,10 @@ def test_whatever_the_type_the_table_has_the_event_time_and_when_its_files_begin
     (file,) = (tmp_path / "decoded").glob("*.parquet")
     column = pq.read_table(file)["event_time"]
     times = column.drop_null().cast("int64").to_pylist()
-    assert len(times) == 3 and column.null_count == (at is not None)
+    assert len(times) == (3 if at is not None else 4) and column.null_count == 2 * (at is not None)
     assert {micros // 86_400_000_000 for micros in times} == {15_707}
-    days, first_ms, last_ms = count_days(file)
-    assert days == {"2013-01-02": 3} | ({"none": 1} if at is not None else {})
+    days, first_ms, last_ms = count_days(file, event_time)
+    assert days == ({"2013-01-02": 3, "none": 1, "tombstone": 1} if at is not None else {"2013-01-02": 4})
     assert first_ms is not None and last_ms is not None
     assert first_ms * 1000 <= min(times) and max(times) <= last_ms * 1000
 

@@ -81,7 +81,9 @@ def test_a_topic_of_many_kafka_partitions_is_planned_by_as_few_questions(world: 
         with counted(world, monkeypatch) as counts:
             state = kafka.read_topic_state(one.name, LogState(), one.topic.policy, 0)
         found.append(counts["questions"])
-        assert {p: seen.oldest_ms for p, seen in state.partitions.items()} == {p: one.sent[p, 0].timestamp_ms for p in range(count)}
+        assert {p: seen.oldest_ms for p, seen in state.partitions.items()} == {
+            p: one.sent[p, 0].timestamp_ms for p in range(count)
+        }
     assert found[0] == found[1]
 
 

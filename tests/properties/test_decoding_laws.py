@@ -23,7 +23,18 @@ from pipeline_defs.core.log.planlog import PlanLog
 from pipeline_defs.core.offsets import OffsetRange, merge_ranges
 from pipeline_defs.core.tables import days, decoded_table
 from pipeline_defs.core.tables.compaction import FOOTER_BYTES, MANY_FILES
-from pipeline_defs.core.tables.days import FIRST, LAST, NO_DAY, DayFacts, EventTime, day_at, day_of, days_of, number_of
+from pipeline_defs.core.tables.days import (
+    FIRST,
+    LAST,
+    NO_DAY,
+    TOMBSTONE,
+    DayFacts,
+    EventTime,
+    day_at,
+    day_of,
+    days_of,
+    number_of,
+)
 from pipeline_defs.core.tables.decoded_ranges import DecodedRanges
 from pipeline_defs.core.tables.decoded_sums import sum_up
 from pipeline_defs.core.tables.decoded_table import (
@@ -458,7 +469,7 @@ def test_an_order_has_a_number_of_its_own() -> None:
 
 
 AT = EventTime("value.at")
-DAYS = st.sampled_from(["2013-01-01", "2013-01-02", "2013-01-03", NO_DAY])
+DAYS = st.sampled_from(["2013-01-01", "2013-01-02", "2013-01-03", NO_DAY, TOMBSTONE])
 COUNTS = st.dictionaries(DAYS, st.integers(1, 3), max_size=3)
 
 
@@ -501,7 +512,7 @@ def test_the_log_says_of_event_times_what_delta_can_read(first_ms: int, more_ms:
     stats = {"numRecords": 9, "minValues": {}, "maxValues": {}, "nullCount": {}}
     ends = [(first_ms + more_ms, first_ms + more_ms), (first_ms, first_ms), (first_ms, first_ms + more_ms)]
     some = [
-        replace(decoded(offsets, {NO_DAY: 2, "2013-01-01": 1}, ""), first_event_ms=first, last_event_ms=last)
+        replace(decoded(offsets, {NO_DAY: 1, TOMBSTONE: 1, "2013-01-01": 1}, ""), first_event_ms=first, last_event_ms=last)
         for offsets, (first, last) in zip(RANGES, ends, strict=False)
     ]
     found = with_events(stats, some)
@@ -524,7 +535,14 @@ def test_what_was_counted_by_another_event_time_is_of_no_day() -> None:
 
 @pytest.mark.parametrize(
     ("day", "place"),
-    [("2013-01-01", "before"), ("2013-01-02", "held"), ("2013-01-03", "held"), ("2013-01-04", "future"), (NO_DAY, "none")],
+    [
+        ("2013-01-01", "before"),
+        ("2013-01-02", "held"),
+        ("2013-01-03", "held"),
+        ("2013-01-04", "future"),
+        (NO_DAY, "none"),
+        (TOMBSTONE, "tombstone"),
+    ],
 )
 def test_days_from_the_first_to_today_are_told(day: str, place: str) -> None:
     now_ms = number_of("2013-01-03") * 86_400_000 + 86_399_999

@@ -28,7 +28,7 @@ from ...core.errors import DamagedFile
 from ...core.log.manifest import StagedFile
 from ...core.offsets import OffsetRange
 from ...core.tables import decoded_table
-from ...core.tables.days import NO_DAY, SECONDS_A_DAY, day_of
+from ...core.tables.days import NO_DAY, SECONDS_A_DAY, TOMBSTONE, EventTime, day_of
 from ...core.tables.decoded_ranges import DecodedRanges
 from ...core.tables.decoded_table import DEAD, EVENT_TIME, TREE, Contents
 from ...core.tables.decoding import Decoding
@@ -210,16 +210,20 @@ def decoded_table_log(topic: str, lake: Lake) -> DeltaLog:
     return DeltaLog(lake.store, folder, schema_of([]), (DEAD,), mend)
 
 
-def count_days(file: File) -> tuple[dict[str, int], int | None, int | None]:
+def count_days(file: File, event_time: EventTime) -> tuple[dict[str, int], int | None, int | None]:
     """Count the rows of each day in a decoded file, sorted; those without an event time are of no day.
 
     Return with it a moment before which there is no event, and one after which there is none (ms since 1970).
     """
-    column = pq.ParquetFile(source(file), memory_map=True).read(columns=[EVENT_TIME]).column(EVENT_TIME)
+    parquet = pq.ParquetFile(source(file), memory_map=True)
+    column = parquet.read(columns=[EVENT_TIME]).column(EVENT_TIME)
     micros = pc.cast(column.drop_null(), "int64").to_numpy()
     numbers, counts = np.unique(micros // (SECONDS_A_DAY * _MICROS), return_counts=True)
-    counted = Counter[str]({NO_DAY: column.null_count} if column.null_count else {})
+    lacking, counted = column.null_count, Counter[str]()
+    if lacking and event_time.parts[0] == "value":
+        counted[TOMBSTONE] = parquet.read(columns=[event_time.path]).column("value").null_count
+    counted[NO_DAY] = lacking - counted[TOMBSTONE]
     for number, rows in zip(numbers, counts, strict=True):
         counted[day_of(int(number))] += int(rows)
-    days = dict(sorted(counted.items()))
+    days = {day: rows for day, rows in sorted(counted.items()) if rows}
     return (days, int(micros.min()) // 1_000, -(-int(micros.max()) // 1_000)) if len(micros) else (days, None, None)

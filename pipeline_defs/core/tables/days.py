@@ -19,6 +19,7 @@ from ..offsets import OffsetRange, parse_key
 from .decoding import Decoding
 
 NO_DAY = "none"
+TOMBSTONE = "tombstone"  # in the place of a day, for a row whose value would have the event time, and is null
 SECONDS_A_DAY = 86_400
 _EPOCH = date(1970, 1, 1).toordinal()
 FIRST, LAST = date.min.toordinal() - _EPOCH, date.max.toordinal() - _EPOCH
@@ -109,10 +110,12 @@ class Days:
     start: str
     event_time: EventTime = field(default_factory=EventTime)
 
-    def place(self, day: str, now_ms: int) -> Literal["held", "before", "future", "none"]:
+    def place(self, day: str, now_ms: int) -> Literal["held", "before", "future", "none", "tombstone"]:
         """Return `held` for a day that Dagster is told of, else why it is not."""
         if day == NO_DAY:
             return "none"
+        if day == TOMBSTONE:
+            return "tombstone"
         if day < self.start:
             return "before"
         return "held" if day <= day_at(now_ms) else "future"

@@ -22,7 +22,7 @@ from ..log.frontier import place_of, place_text
 from ..log.manifest import StagedFile
 from ..offsets import OffsetRange, Place, parse_key
 from .compaction import Group, choose_files, grown, weight_of
-from .days import NO_DAY, clamped_moment
+from .days import NO_DAY, TOMBSTONE, clamped_moment
 from .decoded_sums import DecodedSums, sum_up
 from .decoding import Decoding
 from .delta import Commit, File, Snapshot
@@ -253,7 +253,10 @@ def with_events(stats: Mapping[str, Any], decodings: Sequence[Decoding]) -> Mapp
     bounds = [ms for each in decodings for ms in (each.first_event_ms, each.last_event_ms) if ms is not None]
     if not bounds:
         return {**stats, "nullCount": {**stats["nullCount"], EVENT_TIME: stats["numRecords"]}}
-    counted = sum(each.event_days.get(NO_DAY, 0) if each.event_time else each.rows for each in decodings)
+    counted = sum(
+        each.event_days.get(NO_DAY, 0) + each.event_days.get(TOMBSTONE, 0) if each.event_time else each.rows
+        for each in decodings
+    )
     events = {
         "minValues": clamped_moment(min(bounds)),
         "maxValues": clamped_moment(max(bounds)),
