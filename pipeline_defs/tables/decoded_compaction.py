@@ -46,7 +46,8 @@ class DecodedTable:
 
     def find(self, target_bytes: int, *, every: bool) -> list[DecodedGroup]:
         """Find small files, of decoded rows or of dead letters."""
-        return decoded_table.find_groups(self.decodings.read_ranges(self.topic).table, target_bytes, every=every)
+        table, epoch_of = self.decodings.read_ranges(self.topic).table, self.decodings.lake.recent(self.topic).log.epoch_of
+        return decoded_table.find_groups(table, target_bytes, epoch_of, every=every)
 
     def merge(self, group: DecodedGroup, files: Sequence[File], folder: str, tools: Tools) -> None:
         """Write the rows in the order of their event times, in columns that hold all of them."""

@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
-from itertools import count, pairwise
+from itertools import count, pairwise, takewhile
 from random import Random
 from typing import Any
 
@@ -187,7 +187,7 @@ def test_at_each_version_a_range_has_its_newest_files_and_no_other(events: list[
     for number, (what, first, second) in enumerate(events):
         commits = list[Commit]()
         if what == "compact":
-            groups = find_groups(table, first, every=bool(second))
+            groups = find_groups(table, first, epoch_of, every=bool(second))
             commits = [compacted(group, number, documents) for group in groups]
         else:
             at, rows, dead = (first, 1, 0) if what == "damage" else (what, first, second)
@@ -231,7 +231,7 @@ def test_documents_are_read_of_what_is_asked_for_alone() -> None:
     documents = Documents()
     old = [OffsetRange(0, 0, at, at + 10) for at in range(0, 100, 10)]
     table = apply(replace_ranges([named(each) for each in old], {}, {}, 0), Snapshot())
-    (group,) = find_groups(table, 10**9, every=True)
+    (group,) = find_groups(table, 10**9, in_one_epoch, every=True)
     table = apply(compacted(group, 1, documents), table)
     new = OffsetRange(0, 0, 100, 110)
     table = apply(replace_ranges([named(new)], {}, {}, 0), table)
@@ -265,13 +265,13 @@ def test_small_files_are_compacted_by_their_event_times(seed: int) -> None:
         for at, first in enumerate(firsts)
     ]
     table = apply(replace_ranges(decodings, {}, {}, 0), Snapshot())
-    groups = find_groups(table, 100 * weight)
+    groups = find_groups(table, 100 * weight, in_one_epoch)
     times = [[each.first_event_ms or 0 for f in group.files for each in read_contents(f).decodings] for group in groups]
     spans = sorted((min(some), max(some)) for some in times)
     assert len(spans) == 12 and all(one[1] < other[0] for one, other in pairwise(spans))
-    assert find_groups(table, 10**12), "more than a thousand wait"
+    assert find_groups(table, 10**12, in_one_epoch), "more than a thousand wait"
     some = apply(replace_ranges(decodings[:MANY_FILES], {}, {}, 0), Snapshot())
-    assert find_groups(some, 10**12) == [], "the control: a thousand may"
+    assert find_groups(some, 10**12, in_one_epoch) == [], "the control: a thousand may"
 
 
 def compacted(group: decoded_table.DecodedGroup, number: int, documents: Documents) -> Commit:
@@ -354,6 +354,10 @@ def epoch_of(offsets: OffsetRange) -> int:
     return int(offsets.start >= CUT)
 
 
+def in_one_epoch(_: OffsetRange) -> int:
+    return 0
+
+
 def positioned(offsets: OffsetRange, rows: Rows, placed: Placed) -> Iterable[tuple[int, Place, int | None]]:
     """Yield key, place and value of each row, as adapters/tables/latest_winners.py finds them."""
     reached = placed.reached_ms if placed.reached_ms is not None else -1
@@ -421,7 +425,7 @@ HISTORY = st.lists(st.one_of(AGAIN, st.just("next"), st.just("compact")), max_si
 
 
 @given(HISTORY)
-@example([(RANGES[0], 1, 9), (RANGES[1], 1, 5), "compact", "next"])  # a compacted file of two epochs
+@example([*((each, 1, 9) for each in RANGES), "compact", "next", "next"])  # of all epochs
 @example([(RANGES[1], 1, 9), (RANGES[2], 1, 5), "next"])  # the newest time is not the last one
 def test_what_is_new_alone_is_found_without_the_rest(history: list[Any]) -> None:
     """[R-100] Between any two versions: what is found is what both as a whole come to, or nothing is said."""
@@ -429,7 +433,7 @@ def test_what_is_new_alone_is_found_without_the_rest(history: list[Any]) -> None
     for number, event in enumerate(history):
         table = versions[-1].table
         if event == "compact":
-            commits = [compacted(group, number, documents) for group in find_groups(table, 10**9, every=True)]
+            commits = [compacted(group, number, documents) for group in find_groups(table, 10**9, epoch_of, every=True)]
         else:
             offsets = OffsetRange(0, 0, at := next(following), at + 3) if event == "next" else event[0]
             rows, newest = (1, at) if event == "next" else event[1:]
@@ -452,6 +456,8 @@ def test_what_is_new_alone_is_found_without_the_rest(history: list[Any]) -> None
                 assert [each.path for each in fresh.values()] == [now[each].path for each in fresh]
     if set(history) <= {"next", "compact"}:
         assert all(find_fresh(one, versions[-1], epoch_of) is not None for one in versions), "what is behind all others"
+    new = len([*takewhile(lambda event: event == "next", reversed(history))])
+    assert find_fresh(versions[-1 - new], versions[-1], epoch_of) is not None, "whatever was compacted before"
 
 
 def test_stretches_join_neighbours() -> None:

@@ -12,7 +12,8 @@ import hashlib
 import json
 import re
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -272,17 +273,21 @@ class DecodedGroup(Group):
     is_dead: bool
 
 
-def find_groups(table: Snapshot, target_bytes: int, *, every: bool = False) -> list[DecodedGroup]:
+def find_groups(
+    table: Snapshot, target_bytes: int, epoch_of: Callable[[OffsetRange], int], *, every: bool = False
+) -> list[DecodedGroup]:
     """Find what to compact of a decoded table: its small files in the order of their event times, cut at `target_bytes`.
 
     A file without rows, which says that a range no longer has any, stays as it is, and so does one that weighs that much.
+    Growth epochs stay apart: of a file with rows of several an update of the latest table would have to read all ranges.
     """
     target_bytes = grown(target_bytes, table)
-    stretches: dict[bool, list[File]] = {False: [], True: []}
+    stretches: dict[tuple[bool, int, int], list[File]] = defaultdict(list)
     for file in table.files.values():
         if file.rows and weight_of(file) < target_bytes:
-            stretches[is_of_dead_letters(file)].append(file)
-    ordered = [sorted(files, key=_order) for files in stretches.values()]
+            first = first_range(file)
+            stretches[is_of_dead_letters(file), first.generation, epoch_of(first)].append(file)
+    ordered = [sorted(stretches[each], key=_order) for each in sorted(stretches)]
     return [_group(files) for files in choose_files(ordered, target_bytes, every=every)]
 
 
