@@ -24,7 +24,13 @@ from crc32c import crc32c
 from hypothesis import example, given
 from hypothesis import strategies as st
 from kafka import TopicPartition, errors
-from kafka.errors import CorruptRecordError, MessageSizeTooLargeError
+from kafka.errors import (
+    CorruptRecordError,
+    KafkaError,
+    KafkaTimeoutError,
+    MessageSizeTooLargeError,
+    TopicAuthorizationFailedError,
+)
 from kafka.future import Future
 from kafka.record.memory_records import MemoryRecordsBuilder
 from kafka.record.util import encode_varint
@@ -489,6 +495,23 @@ def test_a_record_that_no_request_takes_is_named_by_its_number(monkeypatch: pyte
     with pytest.raises(Refused, match=r"record 2 has 11 bytes, expected at most 10 .*1 record before it sent") as caught:
         producer.produce("nowhere", "t", [producer.Record(None, b"x"), producer.Record(None, b"HUSH" + b"x" * 7)])
     assert "HUSH" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("error", "sent"), [(TopicAuthorizationFailedError, 1), (KafkaTimeoutError, 100)])
+def test_records_that_a_broker_refuses_end_it(monkeypatch: pytest.MonkeyPatch, error: type[KafkaError], sent: int) -> None:
+    """The control is an error that the next record need not have."""
+
+    class Refusing(FakeProducer):
+        def send(self, *_: object, **record: Any) -> Future:
+            return super().send(**record).failure(error())
+
+        def close(self, **_: object) -> None:
+            """Leave each as it has ended."""
+
+    monkeypatch.setattr(producer, "KafkaProducer", Refusing)
+    with pytest.raises(BrokerUnavailable, match=rf"{error.__name__}.*; of {sent} records 0 are acknowledged"):
+        producer.produce("nowhere", "t", [producer.Record(None, b"x")] * 100)
+    assert len(SENT) == sent
 
 
 @pytest.mark.parametrize("kept", [0.0, 0.3, 0.9, 0.999])

@@ -56,6 +56,15 @@ def test_a_merged_file_has_the_rows_of_its_originals(merged: dict[str, list[Any]
     assert found is None if said is None else found is not None and found.startswith(said), found
 
 
+@pytest.mark.parametrize("large", [{"value": bytes(2**20)}, {"headers": [("a", bytes(2**20)), ("b", None)]}])
+def test_rows_are_written_in_chunks_of_so_many_bytes_whatever_is_large(large: dict[str, Any], tmp_path: Path) -> None:
+    """[R-13] Else a range whose headers are large would be held whole in memory."""
+    row = [{"topic": "t", **large}.get(field.name) for field in parquet.RAW_SCHEMA]
+    parquet.write_raw(iter([row] * 70), tmp_path / "raw.parquet")
+    sizes = [pq.read_metadata(tmp_path / "raw.parquet").row_group(n).num_rows for n in range(3)]
+    assert sizes == [32, 32, 6]
+
+
 def test_what_may_be_null_is_no_difference_and_a_type_is(tmp_path: Path) -> None:
     """Spark gives a file that it merges columns that may be null, whatever the originals' could be."""
     rows, strict = pa.table({"offset": [0, 1]}), pa.schema([pa.field("offset", pa.int64(), nullable=False)])

@@ -233,6 +233,8 @@ def _send_all(producer: KafkaProducer, records: Iterable[Record], tally: _Tally,
         if is_transactional:
             producer.init_transactions()
         for record in records:
+            if tally.failure is not None and not getattr(tally.failure, "retriable", False):  # nor would others be taken
+                raise tally.failure
             if is_transactional and not is_open:
                 producer.begin_transaction()
                 is_open = True

@@ -192,12 +192,19 @@ def _chunks(rows: Iterator[Sequence[object]]) -> Iterator[list[Sequence[object]]
     chunk, size = list[Sequence[object]](), 0
     for row in rows:
         chunk.append(row)
-        size += sum(len(value) for value in row if isinstance(value, bytes))
+        size += sum(map(_size_of, row))
         if len(chunk) == ROWS_AT_ONCE or size >= BYTES_AT_ONCE:
             yield chunk
             chunk, size = [], 0
     if chunk:
         yield chunk
+
+
+def _size_of(value: object) -> int:
+    """Return the bytes of a key or value, or of all headers; anything else is small."""
+    if isinstance(value, bytes):
+        return len(value)
+    return sum(len(name) + len(content or b"") for name, content in value) if isinstance(value, list) else 0
 
 
 def read_ranges(path: Path, ranges: Sequence[OffsetRange]) -> Iterator[tuple[OffsetRange, pa.Table]]:

@@ -143,7 +143,8 @@ class DiskStore(Store):
     @contextmanager
     def local_folder(self, name: str) -> Iterator[Path]:
         staging = self.folder / "staging"
-        staging.mkdir(exist_ok=True)
+        with self.explained("write", "staging"):
+            staging.mkdir(exist_ok=True)
         with tempfile.TemporaryDirectory(dir=staging, prefix=f"{name}-") as folder:
             yield Path(folder)
 
