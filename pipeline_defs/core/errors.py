@@ -253,6 +253,12 @@ def as_ours(error: Exception, what: str) -> OffsetlakeError:
     )
 
 
+def as_one(errors: Sequence[OffsetlakeError]) -> OffsetlakeError:
+    """Return the only error itself, and for several one of the first's kind that tells all of them."""
+    first, *others = errors
+    return type(first)("\n".join([first.message, *(each.reason for each in others)])) if others else first
+
+
 class RangesFailed(Violation):
     """What a run did not land, decode or update, and why; its other ranges and topics are done."""
 

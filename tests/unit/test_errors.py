@@ -19,7 +19,7 @@ from sqlalchemy.exc import OperationalError
 
 from pipeline_defs.core import errors
 from pipeline_defs.core.advice import NOTHING, Standing, next_action
-from pipeline_defs.core.errors import OffsetlakeError, Refused, Unavailable, Violation, as_ours
+from pipeline_defs.core.errors import OffsetlakeError, Refused, Unavailable, Violation, as_one, as_ours
 from pipeline_defs.core.log.coverage import Coverage
 from pipeline_defs.core.log.expiry import read_durability
 from pipeline_defs.core.log.manifest import Manifest
@@ -207,6 +207,14 @@ def test_what_disk_and_history_refuse_is_nothing_that_nobody_foresaw(error: Exce
         raise error
     found = as_ours(raised.value, "topic orders")
     assert found.kind == kind and said in found.message and "4111" not in found.message
+
+
+def test_of_several_errors_none_is_dropped() -> None:
+    """The first gives the kind: each of the others has its own before its words."""
+    first, second = errors.BrokenTable("raw", ["a row"]), errors.LakeUnavailable("decoded")
+    assert as_one([first]) is first
+    found = as_one([first, second])
+    assert found.kind == "broken_table" and found.message == "raw\n  - a row\nlake_unavailable: decoded"
 
 
 def test_only_what_is_outside_can_be_retried() -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 
-from ...core.errors import CompactionFailed, OffsetlakeError, Refused
+from ...core.errors import CompactionFailed, OffsetlakeError, Refused, as_one
 from ...core.tables.compaction import CompactionVerdict, Group
 from ...landing.attempt import Tools
 from ...resources import Edges
@@ -65,7 +65,7 @@ def compact_tables(
         except OffsetlakeError as error:
             errors.append(error)
     if errors:
-        raise errors[0]
+        raise as_one(errors)
 
 
 def check_has_table(edges: Edges) -> None:

@@ -13,7 +13,7 @@ import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 
 from ...core.advice import command, some_of
-from ...core.errors import TopicsFailed, UnknownTopic, as_ours
+from ...core.errors import TopicsFailed, UnknownTopic, as_one, as_ours
 from ...resources import Edges
 from ...tables.deleting import SWEEP_AFTER_SECONDS, find_orphans, is_vacuum_due, sweep_orphans, vacuum
 from ...topics import TOPIC_TAG, Topic
@@ -188,8 +188,8 @@ def build_sweep() -> dg.Definitions:
             context.log.info("step=swept attempt=%s bytes=%s", name, orphan.bytes)
         swept_bytes = sum(orphan.bytes for orphan in orphans.values())
         context.add_output_metadata({"swept": len(orphans), "swept_bytes": swept_bytes, "vacuumed": len(deleted)})
-        for error in errors:
-            raise error
+        if errors:
+            raise as_one(errors)
 
     def is_due(edges: Edges, _: dg.DagsterInstance) -> bool:
         lake, now_ms = edges.lake, edges.now_ms()
