@@ -44,7 +44,7 @@ from .tables.latest import LatestTools
 from .topics import Topic
 
 if TYPE_CHECKING:
-    from dagster import AssetKey, DagsterInstance
+    from dagster import AssetKey
     from dagster_pyspark import LazyPySparkResource
 
     from .core.landing.progress import Told
@@ -68,8 +68,8 @@ class Edges:
     _decodings: Decodings | None = field(default=None, init=False)
     opened_ms: int = field(init=False)  # when this was made
     compared: dict[AssetKey, Any] = field(default_factory=dict, init=False)  # the state when Dagster knew all of an asset
-    told_lag: dict[str, tuple[DagsterInstance, Told | None]] = field(default_factory=dict, init=False)  # by topic
-    mirrored: dict[str, tuple[Coverage, int]] = field(default_factory=dict, init=False)  # where its group was moved, and when
+    told_lag: dict[str, tuple[str, Told | None]] = field(default_factory=dict, init=False)  # by topic, with the database
+    mirrored: dict[str, tuple[Coverage, int]] = field(default_factory=dict, init=False)  # where its group went, when (ms)
     slow_topics: dict[str, OffsetlakeError] = field(default_factory=dict, init=False)  # a tick's last wait in vain, by topic
     planned_at: dict[str, float] = field(default_factory=dict, init=False)  # by topic, its last turn in a tick, `monotonic`
     derived_at: dict[str, float] = field(default_factory=dict, init=False)  # the last turn of its derived tables
@@ -280,7 +280,7 @@ class Edges:
         return Sender(self._lineage_outage) if self.settings.lineage else None
 
     def check_lake(self, topic: str | None = None) -> None:
-        """Refuse to start work on a lake that has gone missing or cannot be written; `topic` is what the work was asked for."""
+        """Refuse to start work on a lake that has gone missing or cannot be written; `topic` is that of the work, if any."""
         if not self.settings.lake:
             raise BadSetting("OFFSETLAKE_LAKE is empty; set it to a path or a URL")
         self.lake.check_present(topic)

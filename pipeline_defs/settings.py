@@ -416,7 +416,7 @@ def _check_value(name: str, text: str, check: Callable[[str], str]) -> None:
 
 
 def _check_s3(env: Mapping[str, str]) -> None:
-    """Refuse an S3-compatible store's address with which each request would fail, with an error that names no variable."""
+    """Refuse an S3-compatible store's address with which each request would fail by an error that names no variable."""
     if not (env.get("OFFSETLAKE_LAKE") or "").startswith(("s3://", "s3a://")):
         return
     for name in S3_ENDPOINTS:

@@ -237,7 +237,7 @@ def shown_reason(text: str) -> str:
 
 
 def _place_of(text: str) -> str:
-    """Return line and key from what Dagster says of a value, `<file>:<line> - attributes.<key>`; empty if it says neither."""
+    """Return line and key from what Dagster says of a value, `<file>:<line> - attributes.<key>`; empty without both."""
     head, _, path = text.partition("\n")[0].partition(" - ")
     line = head.rpartition(":")[2]
     return f"line {line}: `{path.removeprefix('attributes.')}`: " if path and line.isdigit() else ""

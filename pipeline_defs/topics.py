@@ -18,7 +18,6 @@ from .core.tables.latest import Latest
 TOPIC_TAG = "offsetlake/topic"
 REDO_TAG = "offsetlake/redo"
 LANDED_TAG = "offsetlake/landed_only"  # of a decoding run that passes over ranges which are not landed
-LANDED_TAG = "offsetlake/landed_only"  # of a run that passes over ranges which are not landed
 DECODE_TAG = "offsetlake/decodes"
 LATEST_TAG = "offsetlake/latest"
 

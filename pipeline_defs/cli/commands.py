@@ -118,7 +118,7 @@ class Sections(click.Group):
     """A group whose help lists its commands by what they are for, each with its whole first sentence."""
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run the command that was asked for; else, on Ctrl-C, click would print "Aborted!" and exit with 1."""
+        """Run the command; on Ctrl-C click by itself would print "Aborted!" and exit with 1."""
         with interruptible():
             return super().invoke(ctx)
 

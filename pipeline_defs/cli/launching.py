@@ -177,7 +177,7 @@ def print_runs(topic: str, runs: Iterable[Launched], did: str) -> None:
     """Print for each run, as it ends, how many ranges it `did`, "landed" say; raise `RangesFailed` where one failed."""
     failures = []
     for run in runs:
-        done = f"{did} {counted(len(run.ranges), 'range')} in run {run.run_id}"
+        done = f"{did} {counted(len(run.outcomes or run.ranges), 'range')} in run {run.run_id}"  # it may have passed over some
         others = Counter(outcome.replace("_", " ") for outcome in run.outcomes if outcome != did)
         how = ", ".join(f"{count} {outcome}" for outcome, count in sorted(others.items()))  # read again and unchanged, say
         OUT.print(": ".join(filter(None, [done, how])) if run.succeeded else f"run {run.run_id} failed")

@@ -76,7 +76,7 @@ def next_action(now: Standing) -> str:
     | something waits, no run has it, and nothing would land it | start Dagster, or land by hand |
     | ranges have failed and are tried again | see why |
     | ranges are pending, and nothing lands yet | wait for what is named |
-    | landed ranges wait to be decoded | wait for what is named; where nothing would, start Dagster, or decode by hand |
+    | landed ranges wait to be decoded | wait for what is named; if nothing decodes, start Dagster, or decode by hand |
     | a run is landing; a transaction or the tail's age is waited for | nothing |
     | none of them | nothing |
     """

@@ -230,7 +230,7 @@ class Unforeseen(Violation):
 
 
 def as_ours(error: Exception, what: str) -> OffsetlakeError:
-    """Return an error as one of these classes, chosen by its type; `what` names what was being done."""
+    """Return an error of ours as it is, else one of these by its type; `what` says what was done."""
     if isinstance(error, OffsetlakeError):
         return error
     if type(error).__module__.partition(".")[0] in {"sqlalchemy", "sqlite3"}:

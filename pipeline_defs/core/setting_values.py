@@ -129,7 +129,7 @@ def check_web_address(text: str) -> str:
         raise ValueError("it has a login in it (not shown), expected the address alone")
     try:
         is_address = bool(url.hostname) and url.port != 0 and not re.search(r"[\s\x00-\x1f\\<>\"'`{}|^]", text)
-    except ValueError:  # the port is not a number
+    except ValueError:  # no port up to 65535
         is_address = False
     if not is_address:
         raise ValueError("it has no host, no port from 1 to 65535, or signs of no address, expected such as http://host:8081")

@@ -54,7 +54,7 @@ NO_DOUBTS = Doubts()
 def append_landed(
     topic: str, lake: Lake, now_ms: Callable[[], int], doubts: Doubts = NO_DOUBTS, on_step: StepWatcher = no_step
 ) -> int:
-    """Add all landed ranges that a topic's table lacks; return its version, -1 while there is nothing to add.
+    """Add all landed ranges that a topic's table lacks; return its version, -1 while no table exists.
 
     Any number of processes may append at once: whoever loses the race for a version looks again at what is left. Raise
     `DamagedFile`, after appending the rest, where a compacted file cannot be cut of which a range was replaced. Raise

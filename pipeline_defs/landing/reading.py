@@ -135,7 +135,7 @@ def stage_log(work: Work, reading: Reading, folder: PurePath) -> None:
     """Stage what is left of a range without Spark's Kafka reader; a timestamp that no column can hold becomes null.
 
     Spark writes the file, as it does all others. Raises `ScanFailed`, `EngineUnavailable` or `LakeUnavailable`; then nothing
-    is staged.
+    counts.
     """
     rest, tools, staging = reading.rest, work.tools, work.staging
     assert rest is not None

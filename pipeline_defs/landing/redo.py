@@ -199,7 +199,7 @@ def _is_compacted_since(standing: Manifest, ours: Manifest, part: parquet.PartFi
 
 
 def verify_expired(offsets: OffsetRange, manifest: Manifest, reason: str, lake: Lake, digests: Digests) -> Verdict:
-    """Check a landed file against its digest, since Kafka no longer has the range."""
+    """Check a landed file against its digest, where Kafka cannot give the range."""
     while True:
         manifest = lake.newest(manifest)
         try:

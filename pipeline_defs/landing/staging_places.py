@@ -185,7 +185,7 @@ class RemoteStaging:
         return [self._file(path, size) for path, size in self._list(folder).items()]
 
     def read_part(self, file: File) -> parquet.PartFile | None:
-        """Read the footer of an object by ranged reads; raise `DamagedFile` where its digest was read from another size."""
+        """Read the footer by ranged reads; raise `DamagedFile` where a digest was read of another size, or none was."""
         assert isinstance(file, RemoteFile)
         known = self._digests.get(file.path)
         if known is None or known.bytes != file.bytes:

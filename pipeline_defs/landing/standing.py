@@ -99,8 +99,8 @@ def find_otherwise(
 ) -> dict[OffsetRange, int]:
     """Return which ranges of a table's file differ from what is landed, and how many rows of each only that file has.
 
-    `manifests` are of the ranges to compare, `standing` of all that the file has in their newest revision. Ranges without an
-    intact file of their own, as dropped ones, are left out. Raise `DamagedFile` where the table's file is not as its log says.
+    `manifests` are of the ranges to compare, `standing` of all that the file has in their newest revision. Ranges whose
+    own file is dropped, gone or damaged are left out. Raise `DamagedFile` where the table's file is not as its log says.
     """
     has_all = all(each in standing for each in manifests) and sum(each.rows for each in standing) == file.rows
     if is_compacted(file) and has_all:

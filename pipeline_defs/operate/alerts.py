@@ -222,11 +222,12 @@ def build_failure_sensor() -> dg.SensorDefinition:
             metadata: Mapping[str, str] = {"failed_run": run.run_id, "job": run.job_name, "reason": reason}
             observation = dg.AssetObservation(raw_key(run.tags[TOPIC_TAG]), description=text, metadata=metadata)
             context.instance.report_runless_asset_event(observation)
-        now = context.instance.get_run_by_id(run.run_id) or run  # a tick that is given up comes again with the same run
-        bodies = {url: text for url in edges.settings.alert_urls if _untold_tag(url) not in now.tags}
+        now = context.instance.get_run_by_id(run.run_id)  # a tick that is given up comes again with the same run
+        bodies = {url: text for url in edges.settings.alert_urls if now is None or _untold_tag(url) not in now.tags}
         undelivered = send_alert(f"Offsetlake: {run.job_name} failed", bodies)
         tags = {_untold_tag(url): "yes" if url in undelivered else "no" for url in bodies}
-        context.instance.add_run_tags(run.run_id, tags)
+        if tags and now is not None:  # else only its time of update would change
+            context.instance.add_run_tags(run.run_id, tags)
         for said in undelivered.values():
             context.log.error("alert of run %s not delivered to %s; it is tried again", run.run_id, said)
 

@@ -191,7 +191,7 @@ def _count_status(topic: Topic, document: Mapping[str, Any], found: Samples) -> 
     found["kafka_consumergroup_lag_sum"][group, name] = document["lag"]
     if document["group_off"] is not None:
         found["offsetlake_group_off_offsets"][group, name] = document["group_off"]
-    for row in (row for row in rows if row["lag"] is not None):  # none where nobody leads it
+    for row in (row for row in rows if row["lag"] is not None):  # none without a leader
         place = (name, str(row["partition"]))
         found["kafka_consumergroup_lag"][group, *place] = row["lag"]
         found["offsetlake_lag_seconds"][place] = row["lag_seconds"] or 0.0

@@ -97,7 +97,7 @@ def read_tick_failures(
 ) -> list[tuple[str, str]]:
     """Read for which topics, and why, the newest tick of `land_pending` failed; ticks that ask for a run are passed by.
 
-    A reason that is of no topic has an empty name. Ticks before `since` are of another Dagster, or nobody knows what is now.
+    A reason that is of no topic has an empty name. Ticks before `since` are too old to say what fails now.
     """
     found = []
     for sensor in sensors:

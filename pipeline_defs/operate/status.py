@@ -53,7 +53,7 @@ def find_instance(home: Path) -> dg.DagsterInstance:
     return open_instance(home) if is_begun(home) else dg.DagsterInstance.ephemeral()
 
 
-TICKS_COUNT = timedelta(minutes=10)  # how long a tick that failed says what fails now
+TICKS_COUNT = timedelta(minutes=10)  # for which a failed tick says what fails now
 _OF_BROKER = ("earliest_offset", "end_offset", "lag", "lag_bytes", "lag_seconds", "oldest_waiting_ms", "seconds_to_loss")
 
 

@@ -133,7 +133,7 @@ def _decode_batch(
 
 
 def _explain(work: DecodeWork, manifest: Manifest, error: OffsetlakeError | FileNotFoundError) -> str:
-    """Return why a range is not decoded: first whether its landed file was replaced or deleted meanwhile, else the error."""
+    """Return why a range is not decoded: its landed file was replaced, or, if reading failed, is gone; else the error."""
     if work.tools.lake.is_replaced(manifest):
         return _landed_anew(work, manifest)
     if isinstance(error, OffsetlakeError) and not isinstance(error, ScanFailed):

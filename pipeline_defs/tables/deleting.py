@@ -216,7 +216,7 @@ def _drop(manifest: Manifest, lake: Lake, now_ms: int, on_step: StepWatcher) -> 
 
 
 def find_orphans(lake: Lake, now_ms: int, older_than_seconds: float) -> dict[str, Entry]:
-    """Find what attempts left that wrote nothing since then, by attempt, except where a manifest needs a file of it."""
+    """Find what attempts left that wrote nothing for `older_than_seconds`, by name, unless a manifest needs a file."""
     latest_ms = now_ms - older_than_seconds * 1000
     old = {name: entry for name, entry in lake.store.entries("staging").items() if entry.changed_at_ms < latest_ms}
     needed = _needed(lake, old.keys()) if old else set()

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import Mock
 
+import dagster as dg
 import pytest
 import sqlalchemy
 from kafka import KafkaAdminClient
@@ -18,6 +19,7 @@ from pipeline_defs.core.errors import BrokerUnavailable, UnknownTopic
 from pipeline_defs.core.log.plan_step import LogState, PlanStep
 from pipeline_defs.core.log.planning import Policy
 from pipeline_defs.landing.planner import Planner
+from pipeline_defs.orchestration.pulse import ticking
 from pipeline_defs.orchestration.pulse.pulse import tick_topics
 from pipeline_defs.resources import Edges
 from pipeline_defs.topics import Topic
@@ -193,6 +195,27 @@ def test_a_glance_that_is_older_than_the_log_opens_no_generation(world: World, i
             assert plan(kafka) is None
         assert world.edges.lake.recent(one.name).log.state.seq == ahead.seq + 1
         assert world.edges.lake.recent(one.name).log.state.generation == is_recreated
+
+
+def test_ticks_compare_what_has_changed_alone_though_each_has_an_instance_of_its_own(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[R-34] As Dagster gives each. One of another database, as after a loss, is told all that the lake has."""
+    world.fill(300)
+    world.plan_and_land()
+    edges, compared = Edges(world.settings), Mock(wraps=ticking.register_keys)
+    monkeypatch.setattr(ticking, "register_keys", compared)
+
+    def tick() -> int:
+        with dg.DagsterInstance.from_ref(world.instance.get_ref()) as instance:
+            (ticked,) = tick_topics([world.topic], instance, edges)
+        assert ticked.error is None
+        return compared.call_count
+
+    counts = [tick() for _ in range(4)]
+    assert counts[0] == 1 and counts[-2] == counts[-1]
+    world.lose_dagster()
+    assert tick() == counts[-1] + 1 and len(world.materialized()) == 3
 
 
 def test_what_somebody_wipes_in_dagster_is_told_again(world: World) -> None:

@@ -143,7 +143,7 @@ def test_what_blocks_is_named_if_nothing_gets_on(active: list[Any], slots: int, 
     """A block is of an own run; none is found only where there is no own run, or one has landed something."""
     own = [each for each in active if each.dagster_run.job_name != "others"]
     landed_ms = None if landed is None else landed * 1000
-    text = why_blocked(Known({}, active, slots, silent, {}, {}), ORDERS.landing, last_done_ms=landed_ms, done="landed")
+    text = why_blocked(Known({}, active, slots, silent, {}, {}, ""), ORDERS.landing, last_done_ms=landed_ms, done="landed")
     if not text:
         started = [each.start_time for each in own if each.dagster_run.status.value in {"STARTED", "CANCELING"}]
         assert not own or (started and landed is not None and landed >= min(started))
@@ -313,24 +313,30 @@ def test_a_history_that_does_not_answer_ends_nothing_and_is_told_once(tmp_path: 
 def test_definitions_that_load_no_more_are_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file of Python that somebody edits, say, and reloads: nothing plans or lands until it is mended."""
     alarms = list[str]()
-    monkeypatch.setattr(up, "_alarm", lambda text, *_: alarms.append(text))
+    monkeypatch.setattr(up, "_alarm", lambda text, *_: alarms.append(text) or threading.Event())
     server = Mock(find_load_error=Mock(side_effect=[None, "it is torn", OSError(), "it is torn", LookupError(), "it is torn"]))
     definitions = up._Definitions(Mock(), tmp_path)
     for is_ticking in (False, False, False, False, False, True, True, False):
         definitions.look(server, is_ticking=is_ticking)
     refused, over, again = alarms
-    assert refused == again and over == "the definitions load again"
+    assert refused == again and over == "Dagster plans and lands again"
     assert "do not load, so nothing is planned or landed: it is torn; correct them" in refused
 
 
-@pytest.mark.parametrize(("said", "expected"), [(" it is torn\n", "it is torn"), ("<_InactiveRpcError of RPC ...>", None)])
 def test_a_code_server_that_does_not_answer_says_nothing_of_the_definitions(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, expected: str | None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that hangs is ended as that; the control is an error of the definitions themselves."""
-    entry = {"locationOrLoadError": {"message": "outer", "causes": [{"message": said}]}}
-    monkeypatch.setattr(DagsterServer, "_ask", lambda *_: {"workspaceOrError": {"locationEntries": [entry]}})
-    assert DagsterServer(tmp_path, tmp_path).find_load_error() == expected
+    """It is told as that, once, though gRPC words it otherwise each time."""
+    alarms = list[str]()
+    monkeypatch.setattr(up, "_alarm", lambda text, *_: alarms.append(text) or threading.Event())
+    server = DagsterServer(tmp_path, tmp_path)
+    definitions = up._Definitions(Mock(), tmp_path)
+    for said in ("<_InactiveRpcError of RPC at 12:00>", "<_InactiveRpcError of RPC at 12:01>", " it is torn\n"):
+        entry = {"locationOrLoadError": {"message": "outer", "causes": [{"message": said}]}}
+        monkeypatch.setattr(server, "_ask", lambda *_, entry=entry: {"workspaceOrError": {"locationEntries": [entry]}})
+        definitions.look(server, is_ticking=False)
+    hangs, torn = alarms
+    assert hangs.startswith("Dagster's code server does not answer") and "do not load" in torn
 
 
 @pytest.mark.parametrize("error", [DagsterUnavailable("it did not come up"), OSError(errno.ENOSPC, "No space left on device")])

@@ -38,7 +38,7 @@ def own_formats() -> Mapping[str, tuple[EntryPoint, ...]]:
 
 
 def package_of(name: str) -> str:
-    """Return the package that a format comes from, with its version; raise `BadSetting` if several packages name one."""
+    """Return the package that a format comes from, with its version; raise `BadSetting` if none or several have it."""
     point = _find(name)
     return f"{point.dist.name} {point.dist.version}" if point.dist else point.value
 

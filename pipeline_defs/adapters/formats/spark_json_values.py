@@ -32,7 +32,7 @@ EXPECTED = {
 
 
 def read_type(schema: DataType) -> DataType:
-    """Return what a schema is read as, for `settle`: VARIANT for dates and the like, SMALLINT for TINYINT."""
+    """Return what a schema is read as: VARIANT for DATE, TIMESTAMP_NTZ and DECIMAL, SMALLINT for TINYINT."""
     match schema:
         case StructType():
             return StructType([StructField(each.name, read_type(each.dataType), each.nullable) for each in schema])

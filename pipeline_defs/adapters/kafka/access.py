@@ -53,7 +53,7 @@ class Access:
         return config
 
     def spark(self) -> Mapping[str, str]:
-        """Derive the options of Spark's Kafka source: the file's own keys, behind `kafka.`."""
+        """Derive the options of Spark's Kafka source: Kafka's own keys, behind `kafka.`."""
         return {f"kafka.{key}": value for key, value in self.properties.kafka.items()}
 
 
@@ -159,7 +159,7 @@ def _context(tls: Tls, where: str) -> ssl.SSLContext:
 
 
 def _read(pem: Pem, kind: str, where: str) -> str:
-    """Read the blocks of one kind; raise `BadSetting` if there is none."""
+    """Read the blocks of one kind, at least one; raise `BadSetting`."""
     try:
         text = pem.text if pem.location is None else read_text_file(Path(pem.location))
     except NotText:

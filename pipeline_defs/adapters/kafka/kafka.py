@@ -434,7 +434,7 @@ class Kafka(Connection):
         return seen
 
     def _describe_led(self, topic: str, began: float, *, by_some: bool = False) -> Description:
-        """Describe a topic of which some Kafka partition has a leader; wait up to `LEADER_MS` for leaders that move.
+        """Describe a topic of which some Kafka partition has a leader; raises `StaleMetadata` while leaders move.
 
         With `by_some` one leader is enough, and the others are not waited for. Raises `NoLeader`.
         """

@@ -189,7 +189,7 @@ def produce(
     guarantees: Guarantees = Guarantees(),
     access: Access = OPEN,
 ) -> int:
-    """Produce records and return how many were acknowledged: all of them, else it raises and says how many were not.
+    """Produce records and return how many were acknowledged: all, else it raises with that and how many it sent.
 
     With a transactional id it returns how many are committed, and a failure aborts the open transaction; with `acks=0`
     how many were sent. Raises `BrokerUnavailable`, and `Refused` if reading the records does, with what was sent before.
@@ -233,7 +233,7 @@ def _send_all(producer: KafkaProducer, records: Iterable[Record], tally: _Tally,
         if is_transactional:
             producer.init_transactions()
         for record in records:
-            if tally.failure is not None and not getattr(tally.failure, "retriable", False):  # nor would others be taken
+            if tally.failure is not None and not getattr(tally.failure, "retriable", False):  # send nothing more
                 raise tally.failure
             if is_transactional and not is_open:
                 producer.begin_transaction()

@@ -1,8 +1,8 @@
 """What a lake notes of its plan logs beside their steps: what the steps before one come to, and the newest one begun.
 
     frontier/<topic>/<seq20>.<time13>.json     what the steps before that one come to, made at that time (ms since 1970)
-    frontier/<topic>/none                      empty; while it is there, the topic has no frontier document
-    begun/<topic>/<seq20>.<digest16>           empty; put before anything else of that step
+    frontier/<topic>/none                      empty; while it is there, no frontier document is read
+    begun/<topic>/<seq20>.<digest16>           empty; put before a run works on that step
 
 Frontier documents are read newest first, and deleted once newer ones serve in their place.
 """
@@ -45,7 +45,7 @@ class Frontiers:
                 yield found
 
     def goes_on(self, log: PlanLog) -> bool:
-        """Return whether another document may be made of a log: its base is not forgotten, or without one, not for good."""
+        """Return whether another document may be made of a log: if its base is there or, without one, no `none`."""
         if log.base is not None:
             return self._lake.store.exists(_path(log.base))
         return not self._lake.store.exists(_none_of(log.topic))

@@ -60,7 +60,7 @@ class Lake(Documents):
         self._serials: dict[str, Mapping[OffsetRange, int]] = {}  # of the newest manifests
         self._newest_steps: dict[str, tuple[PlanStep | None, float]] = {}  # by topic, the last one seen here, and when
         self._looked_at: set[str] = set()  # topics of which nothing was found beyond the end of the log
-        self._judged: dict[str, set[Begun]] = {}  # by topic, names in `begun/` that were checked without finding a lost step
+        self._judged: dict[str, set[Begun]] = {}  # by topic, names in `begun/` of steps not in the log, checked
 
     def check_present(self, asked: str | None = None) -> None:
         """Raise `LakeUnavailable` if the lake has nothing planned although Dagster's home remembers topics of it.
@@ -411,7 +411,7 @@ class Lake(Documents):
 
 
 def _uptime() -> float:
-    """Return the seconds of a clock that nobody sets and that, where there is one, runs on while the machine sleeps."""
+    """Return the seconds of a clock that nobody sets: if possible of one that runs on while the machine sleeps."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
@@ -442,7 +442,7 @@ def _seq_of(path: str) -> int:
 
 
 def _is_owed(manifest: Manifest, files: Mapping[str, int]) -> bool:
-    """Return whether a manifest's file may not be published yet: neither `files` nor the manifest shows it, or its drop."""
+    """Return whether a manifest has a file, not dropped, that may be unpublished: a revision's, or one `files` lacks."""
     if manifest.file is None or manifest.is_dropped:
         return False
     return bool(manifest.revision) or files.get(published_path(manifest)) != _bytes(manifest)

@@ -201,7 +201,7 @@ def _chunks(rows: Iterator[Sequence[object]]) -> Iterator[list[Sequence[object]]
 
 
 def _size_of(value: object) -> int:
-    """Return the bytes of a key or value, or of all headers; anything else is small."""
+    """Return the bytes of a key or value, about those of all headers; else 0: small."""
     if isinstance(value, bytes):
         return len(value)
     return sum(len(name) + len(content or b"") for name, content in value) if isinstance(value, list) else 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -143,9 +143,10 @@ class DiskStore(Store):
     @contextmanager
     def local_folder(self, name: str) -> Iterator[Path]:
         staging = self.folder / "staging"
-        with self.explained("write", "staging"):
-            staging.mkdir(exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=staging, prefix=f"{name}-") as folder:
+        with ExitStack() as opened:
+            with self.explained("write", "staging"):
+                staging.mkdir(exist_ok=True)
+                folder = opened.enter_context(tempfile.TemporaryDirectory(dir=staging, prefix=f"{name}-"))
             yield Path(folder)
 
     def local_copy(self, path: str) -> AbstractContextManager[Path]:

@@ -1,7 +1,7 @@
-"""A lake in an object store that obstore knows: names are given and exchanged by conditional writes, within the store.
+"""A lake in an object store that obstore knows: names are given by copies in it, exchanged by conditional writes.
 
-A lake whose root is a URL has this store, one whose root is a folder that of a disk. Invariant: a write that is acknowledged
-is durable, and no byte of a copy comes to this machine.
+A lake at a folder or a file:// URL has a disk's store, any other this. Invariant: an acknowledged write is
+durable. No byte of a publish comes here; those of an exchange do.
 """
 
 from __future__ import annotations

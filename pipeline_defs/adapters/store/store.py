@@ -203,7 +203,7 @@ class Store(ABC):
             return None
 
     def locked(self, guard: str | None) -> AbstractContextManager[None]:
-        """Hold the lock of an object of a local lake, which ends with the process; hold nothing on an object store."""
+        """Hold an object's lock, which ends with the process; hold nothing if it is missing, or on an object store."""
         if guard:
             self._refuse_outside(guard, "lock")
         return nullcontext()

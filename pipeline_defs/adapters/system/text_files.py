@@ -17,14 +17,14 @@ class NotText(UnreadableText):
 
 def read_file(path: Path) -> bytes:
     """Return a file's bytes; raise `UnreadableText`."""
-    if path.exists() and not path.is_file() and not path.is_dir():  # a pipe would be waited for, a device has no end
-        raise UnreadableText("it is a device, a pipe or a socket, expected a file")
     try:
-        return path.read_bytes()
+        if path.is_file() or path.is_dir() or not path.exists():  # a pipe would be waited for, a device has no end
+            return path.read_bytes()
     except OSError as error:
         raise UnreadableText((error.strerror or type(error).__name__).lower()) from None
     except ValueError:  # what Python says of a path with a NUL
         raise UnreadableText("its path has a NUL character, which no file's has") from None
+    raise UnreadableText("it is a device, a pipe or a socket, expected a file")
 
 
 def read_text_file(path: Path) -> str:

@@ -138,7 +138,7 @@ def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
 
 
 def table_schema(topic: str, decoded: pa.Schema, config: Latest) -> pa.Schema:
-    """Return a latest table's columns from the decoded one's; raise `BadSetting` for keys or a sequence it cannot have."""
+    """Return a latest table's columns from the decoded one's; raise `BadSetting` for types that it cannot have."""
     fields = [_nullable(decoded.field(name)) for name in FIELDS]
     key, value = decoded.field("key").type, decoded.field("value").type
     if any(map(pa.types.is_map, parts_of(key))):

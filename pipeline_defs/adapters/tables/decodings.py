@@ -7,7 +7,7 @@
     tables/decoded/<topic>/_delta_log/                                    which files there are, see `core.tables.decoded_table`
 
 No file is ever exchanged: a range that is decoded again gets files of other names, in the commit that takes away its old ones.
-The rows of each file are counted by day, every row once; one whose event time is null is of no day.
+The rows of each file are counted by day, each once; without an event time as `none` or `tombstone`.
 """
 
 import hashlib
@@ -211,7 +211,7 @@ def decoded_table_log(topic: str, lake: Lake) -> DeltaLog:
 
 
 def count_days(file: File, event_time: EventTime) -> tuple[dict[str, int], int | None, int | None]:
-    """Count the rows of each day in a decoded file, sorted; those without an event time are of no day.
+    """Count the rows of each day in a decoded file, sorted; without a day as `NO_DAY` or `TOMBSTONE`.
 
     Return with it a moment before which there is no event, and one after which there is none (ms since 1970).
     """

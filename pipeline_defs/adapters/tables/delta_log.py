@@ -203,7 +203,7 @@ class DeltaLog:
         )
 
     def _replay(self, version: int, below: int) -> Snapshot | None:
-        """Return the snapshot of a version by a checkpoint `below` another and the commits since; none if any is cleaned up."""
+        """Return a version's snapshot by a checkpoint of a version < `below` and the commits since; none if any is gone."""
         versions = self._list(None)
         before = self._read_base(_newest((each for each in versions if each[0] < below), (_CHECKPOINT,)))
         needed = range(before.version + 1, version + 1)

@@ -262,7 +262,7 @@ def _latest_sources(topic: str, lake: Lake) -> Iterator[tuple[str, str]]:
 
 
 def _of_store(error: duckdb.Error) -> LakeUnavailable | None:
-    """Return a lake's store's error about a file: DuckDB makes a plain one, with a traceback, of Python file systems'."""
+    """Return the store's error about a file: DuckDB makes one of a Python file system plain, with a traceback."""
     if type(error) is not duckdb.Error:
         return None
     said = str(error).strip().rpartition("\n")[2][:LONGEST_REASON]

@@ -29,6 +29,7 @@ from ...orchestration.home.dagster_server import (
     ANSWER_SECONDS,
     MOST_REVIVALS,
     REVIVAL_SECONDS,
+    UNANSWERED,
     DagsterServer,
     DagsterUnavailable,
 )
@@ -46,6 +47,11 @@ from .engine import stopping_engine
 LOOKS_EVERY_SECONDS = 1.0
 ALARM_SECONDS = 60.0  # between tries to deliver an alert
 ALARM_TRIES = 60
+_HANGS = "Dagster's code server does not answer, so nothing is planned or landed; one that goes on so is ended and started anew"
+_UNLOADED = (
+    "the definitions of {} do not load, so nothing is planned or landed: {}; correct them (`dg check defs` shows the place), "
+    "then reload the code location in Dagster's UI"
+)
 _SILENT = "Dagster's history does not answer: {}; what is landed stays landed, and it is asked again each second"
 _TWICE = "another Dagster daemon of this project was started, {}: each tick is done twice until one of the two is ended"
 
@@ -114,6 +120,7 @@ class _History:
     edges: Edges
     project: Path
     is_silent: bool = field(default=False, init=False)
+    alarm: threading.Event = field(default_factory=threading.Event, init=False)
 
     @contextmanager
     def asked(self) -> Iterator[None]:
@@ -122,12 +129,13 @@ class _History:
         except SQLAlchemyError as error:
             home = self.edges.settings.dagster_home
             if not self.is_silent:
-                _alarm(_SILENT.format(why_silent(error, home)), self.edges)
+                self.alarm = _alarm(_SILENT.format(why_silent(error, home)), self.edges)
             self.is_silent = True
             with suppress(BadSetting):  # it is tried again
                 make_home(home, self.project)  # one that was deleted begins anew, and the next tick tells it what the lake has
             return
         if self.is_silent:
+            self.alarm.set()
             _alarm("Dagster's history answers again", self.edges, "")
         self.is_silent = False
 
@@ -138,23 +146,22 @@ class _Definitions:
 
     edges: Edges
     project: Path
-    refused: str = field(default="", init=False)  # why they do not load
+    told: str = field(default="", init=False)  # why nothing ticks
+    alarm: threading.Event = field(default_factory=threading.Event, init=False)
 
     def look(self, server: DagsterServer, *, is_ticking: bool) -> None:
         if is_ticking:
-            if self.refused:
-                _alarm("the definitions load again", self.edges, "")
-            self.refused = ""
+            if self.told:
+                self.alarm.set()
+                _alarm("Dagster plans and lands again", self.edges, "")
+            self.told = ""
             return
         with suppress(OSError, HTTPException, ValueError, LookupError, TypeError):  # the webserver does not answer just now
             why = server.find_load_error(ANSWER_SECONDS)
-            if why and why != self.refused:
-                self.refused = why
-                _alarm(
-                    f"the definitions of {self.project} do not load, so nothing is planned or landed: {why}; correct them "
-                    "(`dg check defs` shows the place), then reload the code location in Dagster's UI",
-                    self.edges,
-                )
+            text = _HANGS if UNANSWERED in (why or "") else _UNLOADED.format(self.project, why)
+            if why and text != self.told:
+                self.alarm.set()
+                self.told, self.alarm = text, _alarm(text, self.edges)
 
 
 def _tell_news(failed: FailedSince, ticks: FailedTicks, since: LandedSince, sensors: Sequence[InstigatorState]) -> None:
@@ -169,9 +176,13 @@ def _say(text: str, style: str = "") -> None:
     OUT.print(styled(f"{datetime.now().astimezone():%H:%M:%S} ", (text, style)), soft_wrap=True)
 
 
-def _alarm(text: str, edges: Edges, style: str = "red") -> None:
-    """Print what Dagster's sensors cannot tell, as they do not run then; tell OFFSETLAKE_ALERT_URLS, for an hour at most."""
+def _alarm(text: str, edges: Edges, style: str = "red") -> threading.Event:
+    """Print what Dagster's sensors cannot tell, as they do not run then; tell OFFSETLAKE_ALERT_URLS, for an hour at most.
+
+    Return an event to set once it is over: nobody is told of it any more.
+    """
     _say(text, style)
+    is_over = threading.Event()
 
     def tell() -> None:
         left = edges.settings.alert_urls
@@ -182,9 +193,11 @@ def _alarm(text: str, edges: Edges, style: str = "red") -> None:
             if number == 0:
                 _say(f"alert not delivered to {', '.join(undelivered.values())}; it is tried again each minute", "red")
             left = tuple(undelivered)
-            time.sleep(ALARM_SECONDS)
+            if is_over.wait(ALARM_SECONDS):
+                return
 
     threading.Thread(target=tell, daemon=True).start()
+    return is_over
 
 
 @dataclass

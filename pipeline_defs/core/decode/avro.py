@@ -33,7 +33,7 @@ _NAME = re.compile(r"[^\W\d]\w*")  # of types, fields and symbols; letters of an
 
 
 def parse_avro(text: str) -> Any:
-    """Read a schema, which may be a bare name such as `string`; raise `ValueError` for anything else."""
+    """Read a schema: JSON of an object, list or string, or a bare name; raise `ValueError` else."""
     if text.strip() in PRIMITIVES:
         return text.strip()
     schema = parse_json(text)

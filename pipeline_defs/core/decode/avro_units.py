@@ -1,6 +1,6 @@
 """Units of numbers in Avro: Avro reads the same number by either schema, whatever unit each of them gives it.
 
-Invariant: a field without a unit in either schema is not reported, since units are often added to a schema later.
+Invariant: a field without a unit in one schema is not reported, since units are often added to a schema later.
 """
 
 from collections.abc import Iterator, Mapping

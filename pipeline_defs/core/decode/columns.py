@@ -61,7 +61,7 @@ class Column:
             yield from each.walk()
 
     def paths(self, path: str = "") -> Iterator[tuple[str, Column]]:
-        """Yield the columns of a struct, at any depth, each after its path."""
+        """Yield the columns of a struct, at any depth, each with its path."""
         for name, each in self.fields.items():
             below = f"{path}.{name}".lstrip(".")
             yield below, each

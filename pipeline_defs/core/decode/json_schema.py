@@ -144,7 +144,7 @@ class _References:
 def _count_checks(schema: Any, references: _References) -> int:
     """Count the checks that a schema makes of one value; a schema within itself counts as one check.
 
-    Checks of the same value, or part of it, add up; of different parts only the most costly one counts.
+    Checks of the same value or part add up; of different parts only the most costly one counts.
     """
     known: dict[int, int] = {}
     waiting = [(schema, schema, False)]  # no recursion: definitions that refer to each other are hundreds of levels

@@ -35,8 +35,8 @@ def lane_of(topic: str, lanes: int, failures: int, *, is_slow: bool = False) -> 
 class Tried:
     """How often in a row runs that covered a range have failed, and when the last one ended, failed or not.
 
-    Times are ms since 1970; the run is the last one that failed. `cut_off` counts the attempts that ended as all of Dagster
-    did; `fatal` those that ended their run, silently or by an uncaught error.
+    Times are ms since 1970; the run is the last one that failed. `cut_off` counts the attempts that ended with all of
+    Dagster; `fatal` those that ended their run, silently or by an uncaught error.
     """
 
     attempts: int
@@ -97,7 +97,7 @@ def alternate(due: Sequence[OffsetRange], tried: Mapping[OffsetRange, Tried]) ->
 def choose_alike(
     due: Sequence[Range], since_ms: Mapping[Range, int], tried: Mapping[Range, Tried], most: int, retries: int
 ) -> list[Range]:
-    """Choose the ranges of one job: the longest waiting one with others like it, that is, all new or all failed before.
+    """Choose the ranges of one job: those like the longest waiting one, that is, all new or all failed before.
 
     A failing range may hold up its whole job, so no new one shares it. `since_ms` says since when each waits; a failed one
     waits since its last failure. A job has at most `most` new ranges or `retries` failed ones; a range that has ended its run
@@ -116,9 +116,9 @@ def take_turns(
 ) -> dict[str, list[OffsetRange]]:
     """Choose at most `most` ranges, one of each topic in turn: a backlog keeps no other topic waiting.
 
-    `waiting` has the ranges of each topic in landing order. Together the chosen ones have at most `most_offsets`, or, where the
-    first one alone is larger, its offsets times `tasks_at_once`: as much as the other tasks read meanwhile. A topic whose next
-    range does not fit waits, with all that come after it.
+    `waiting` has the ranges of each topic in landing order. Together the chosen ones have at most `most_offsets`, or, if more,
+    the offsets of the first one times `tasks_at_once`: as much as all tasks read in its time. A topic whose next range does
+    not fit waits, with all that come after it.
     """
     turns = zip_longest(*([(topic, offsets) for offsets in ranges] for topic, ranges in waiting.items()))
     chosen: dict[str, list[OffsetRange]] = defaultdict(list)

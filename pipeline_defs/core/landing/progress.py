@@ -1,6 +1,6 @@
 """Progress: how far landing is behind a topic, and what is stalled.
 
-Repeated failures of a range are `dispatch.Tried`'s. Invariants: a topic with nothing waiting is never reported, for however
+Repeated failures of a range are `dispatch.Tried`'s. Invariants: a topic with nothing waiting is never stalled, for however
 long; a landing counts from when it began to read, so a pipeline that has just started is not called slow.
 """
 
@@ -21,7 +21,7 @@ PATIENCE_AGES = 10.0  # times `max_age` that records in no range yet may wait, w
 
 @dataclass(frozen=True, slots=True)
 class PartitionLag:
-    """The lag of one Kafka partition: `[landed, end)` begins at the first offset that is not landed."""
+    """The lag of one Kafka partition: `[landed, end)` begins at the first offset still to be landed."""
 
     partition: int
     landed: int
@@ -35,7 +35,7 @@ class PartitionLag:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What was last logged of a topic: its lag in offsets, the sum of its end offsets, and when (ms since 1970)."""
+    """What was last noted of a topic: its lag in offsets, the sum of its end offsets, and when (ms since 1970)."""
 
     lag: int
     end_offset: int
@@ -53,9 +53,9 @@ def find_lag(coverage: Coverage, marks: Mapping[int, Watermarks]) -> list[Partit
 
 
 def is_lag_news(told: Told | None, lag: int, end_offset: int, now_ms: int) -> bool:
-    """Return whether to log the lag: once a minute at most where it has changed, every ten minutes while something waits.
+    """Return whether lag is news: once a minute at most where it has changed, every ten minutes while something waits.
 
-    So the last line is at most a minute out of date, and an idle topic is logged once and never again.
+    So the last note is at most a minute out of date, and an idle topic is noted once and never again.
     """
     if told is None:
         return True
@@ -134,7 +134,7 @@ def patience_seconds(max_age_seconds: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A number that is looked at now and then, and since when it has been the same."""
+    """A version, and since when it stands, or a count, and when it last grew."""
 
     number: int
     since_ms: int

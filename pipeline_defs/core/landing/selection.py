@@ -33,7 +33,7 @@ def retired(coverage: Coverage, max_keys: int) -> frozenset[OffsetRange]:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The ranges that a person means, in log order; `left_out` are those of them that can never be landed (any more)."""
+    """The ranges that a person means, in log order; `left_out` are meant too, but lost, abandoned or skipped."""
 
     ranges: tuple[OffsetRange, ...]
     left_out: tuple[OffsetRange, ...] = ()

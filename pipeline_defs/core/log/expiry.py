@@ -1,4 +1,4 @@
-"""How records may go on the broker: when it may delete those that are not landed, and what the loss of a broker takes.
+"""Loss of records on the broker: when it may delete those that are not landed, and what the loss of a broker takes.
 
 Time to loss follows from retention and from how the log was seen to move; durability from a topic's settings, without
 judgement: one replica may be right. Invariants: an estimate is the soonest of all that may delete a record, and a topic that

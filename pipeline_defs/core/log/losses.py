@@ -1,7 +1,7 @@
 """Losses: offsets that the broker deleted before they were landed, each with its place, its cause and who accepted it.
 
 Derived from the plan log, the manifests and the acceptances; nothing is stored twice. Invariant: an offset that is in
-no file and in no hole is in exactly one loss, or it is still pending.
+no file is skipped, pending, in a non-`lost` hole or exactly one loss.
 """
 
 from collections.abc import Iterator, Mapping

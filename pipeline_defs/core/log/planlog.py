@@ -96,7 +96,7 @@ class PlanLog:
 
     @property
     def looks(self) -> tuple[Look, ...]:
-        """The looks at the broker, oldest first: at least those of the last hour before the base."""
+        """The looks at the broker, oldest first: those the base keeps, and those of newer steps."""
         return (*(self.base.looks if self.base else ()), *(step.look for step in self.newer))
 
     def has(self, step: PlanStep) -> bool:

@@ -164,7 +164,7 @@ GONE = DayFacts()  # of a day that had rows and no longer has any
 
 
 def days_of(decodings: Iterable[Decoding]) -> dict[str, dict[str, DayFacts]]:
-    """Return the facts of each day, `NO_DAY` included, by the event time that counted the rows (empty where none did)."""
+    """Return the facts of each day, `NO_DAY` and `TOMBSTONE` too, by the event time that counted (empty: none did)."""
     found: dict[str, dict[str, DayFacts]] = {}
     for each in decodings:
         days = found.setdefault(each.event_time, {}) if each.rows else {}

@@ -1,11 +1,11 @@
 """What the raw table of a topic has, and owes: in which of its files a range is, and which landed ranges are in none yet.
 
 A file has the rows of one range, or, compacted, of all ranges between two offsets of a Kafka partition; a range without rows
-needs none. Its app transactions say how far the table is:
+needs none. Its app transactions, where offsets only grow:
 
     g0/p3        the offset of Kafka partition 3, generation 0, up to which all is settled: readers of a prefix stop there
     g0/p3/end    the end of the last range of it that the table has; beyond the offset above where there is a gap
-    settled      revision + 1, summed over all landed ranges that the table has or that have no rows
+    settled      revision + 1, summed over the ranges that it has or that are landed without rows
     columns      how many columns its schema has: where we know more, the next append adds them
 """
 

@@ -29,6 +29,7 @@ from ...landing.auditing import Finding
 from ...resources import Edges
 from ...tables.decoding import decode
 from ...topics import LANDED_TAG, Topic, op_name
+from ..runs.known import database_of
 from ..runs.moments import telling_pace
 from ..runs.projection import read_data_versions
 from ..runs.tries import trying
@@ -57,7 +58,7 @@ def report_days(topic: Topic, instance: dg.DagsterInstance, edges: Edges) -> lis
         return []
     decoded, now_ms = edges.decodings.read_ranges(topic.name), edges.now_ms()
     told_last = [each.storage_id for each in instance.fetch_materializations(topic.days_key, limit=1).records]
-    seen = (instance, told_last, topic.days, decoded.table.version, decoded.table.metadata, day_at(now_ms))
+    seen = (database_of(instance), told_last, topic.days, decoded.table.version, decoded.table.metadata, day_at(now_ms))
     if edges.compared.get(topic.days_key) == seen:
         return []
     news = find_untold(topic.days, decoded, read_data_versions(instance, topic.days_key), now_ms)

@@ -118,7 +118,7 @@ def build_latest_check(topic: Topic, config: Latest) -> dg.AssetChecksDefinition
 
 
 def is_check_due(topic: Topic, instance: dg.DagsterInstance, now_ms: int) -> bool:
-    """Return whether the last comparison failed or is an hour old; not each run makes one, as it reads all that is decoded."""
+    """Return whether the last comparison failed, is an hour old or was never made: each reads all that is decoded."""
     key = dg.AssetCheckKey(topic.latest_key, RECOMPUTED)
     last = instance.event_log_storage.get_latest_asset_check_execution_by_key([key]).get(key)
     is_right = last is not None and last.status is AssetCheckExecutionRecordStatus.SUCCEEDED

@@ -98,7 +98,7 @@ def _of_nothing(name: str) -> InitErrorDetails:
 
 
 def _explain(error: ValidationError, kind: type[BaseModel]) -> list[InitErrorDetails]:
-    """Return the errors: for an unknown field with the one that was meant, and without those that a part is no text."""
+    """Return the errors, with the field that was meant for an unknown one, without those that call a part no text."""
     found, errors = [], error.errors()
     for each in errors:
         where = tuple(step for step in each["loc"] if not OURS.match(str(step)))

@@ -56,7 +56,7 @@ def find_daemons(home: str | Path) -> list[Holder]:
 def running_since(home: str | Path) -> float:
     """Return since when the newest daemon of a home runs, in seconds since 1970; 0 where none does.
 
-    A run that began before that, and ended without an event, was cut off with all of Dagster, by a power cut say.
+    A run that began before that, and did not report its own end, was cut off with Dagster, by a power cut say.
     """
     return max((since for since, _ in _running(home)), default=0.0)
 

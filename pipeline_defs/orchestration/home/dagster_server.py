@@ -44,7 +44,7 @@ _LOCATIONS = """
 { workspaceOrError { ... on Workspace { locationEntries { locationOrLoadError { ... on PythonError
   { message causes { message } } } } } } }
 """
-_UNANSWERED = "_InactiveRpcError"  # of gRPC: the code server hangs, or is just being started
+UNANSWERED = "_InactiveRpcError"  # of gRPC: the code server hangs, or is just being started
 _INSTANCE = "{ instance { info } }"
 _RELOAD = "mutation { reloadWorkspace { __typename } }"
 MOST_REVIVALS, REVIVAL_SECONDS = 3, 600.0  # what ends more often is hardly mended by another start
@@ -222,13 +222,12 @@ class DagsterServer:
     def find_load_error(self, patience_seconds: float = START_SECONDS) -> str | None:
         """Return why the project's definitions did not load, so that nothing plans and lands; none where they did.
 
-        None also where the code server does not answer: that says nothing of them, and `end_hung` ends one that hangs.
+        It has `UNANSWERED` where only the code server does not answer, which says nothing of them.
         """
         entries = self._ask(_LOCATIONS, patience_seconds)["workspaceOrError"]["locationEntries"]
         found = [entry["locationOrLoadError"] for entry in entries]
         errors = [[error, *error["causes"]] for error in found if error and "message" in error]
-        said = [chain[-1]["message"].strip() for chain in errors]  # the innermost says what is wrong
-        return next((each for each in said if _UNANSWERED not in each), None)
+        return next((chain[-1]["message"].strip() for chain in errors), None)  # the innermost says what is wrong
 
     def _ask(self, query: str, patience_seconds: float = START_SECONDS) -> Any:
         body = json.dumps({"query": query}).encode()

@@ -55,7 +55,7 @@ class WakingRunLauncher(DefaultRunLauncher):
                 os.kill(server.pid, signal.SIGKILL)
 
     def terminate(self, run_id: str) -> bool:
-        """Terminate a run; wake it first where it stands still, and leave out the code server where its process is gone."""
+        """Terminate a run; wake it first where it stands still, and ask no code server where the run's process is gone."""
         run = self._instance.get_run_by_id(run_id)
         if run is None or run.is_finished:
             return False

@@ -149,7 +149,7 @@ class _PulseRun:
                 self._report_checks(check_quickly(topic, self.edges, tries[topic.landing].held))
 
     def _find_due(self) -> dict[str, list[OffsetRange]]:
-        """Find the ranges to land now, of each topic as its policy and tries order them, the longest without a job first.
+        """Find what to land now: each topic's ranges as policy and tries order them, topics longest without a job first.
 
         Ranges that may have ended a run are left out; with `takes_fatal` they are the only ones.
         """

@@ -2,8 +2,8 @@
 
 Keys, then materialisations with metadata and data versions, then the group's offsets. Each is compared with what is
 there first, so it can be killed anywhere and repeated; what is right is left alone. It also sums up what is settled, as a tick
-does, since nothing else would where no sensor ticks. A tick looks only at what is newer than a frontier document; so the
-comparison, a run of its own, rebuilds the topics that have one each hour.
+does, since nothing else would where no sensor ticks. A tick looks only at what is newer than a frontier document; so each
+hour the comparison, a run of its own, rebuilds the topics with one.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -61,7 +61,7 @@ class Tick:
 class _Compared:
     """State at `at_ms` for which Dagster was found to know all that the lake has of an asset."""
 
-    instance: dg.DagsterInstance
+    database: str
     coverage: Coverage
     table_version: int
     last_told: int | None
@@ -71,9 +71,8 @@ class _Compared:
         """Return whether nothing has changed since, so that the comparison still holds; for an hour at most."""
         return (
             before is not None
-            and self.instance is before.instance
             and self.coverage is before.coverage
-            and (self.table_version, self.last_told) == (before.table_version, before.last_told)
+            and (self.database, self.table_version, self.last_told) == (before.database, before.table_version, before.last_told)
             and abs(self.at_ms - before.at_ms) < COMPARE_EVERY_MS
         )
 
@@ -88,7 +87,7 @@ def run_tick(topic: Topic, instance: dg.DagsterInstance, edges: Edges, known: Kn
     step = edges.planner(topic, "sensor", may_return=False).commit(coverage)
     if step is not None:
         coverage = edges.lake.recent(topic.name)
-    compared = _Compared(instance, coverage, 0, known.last_told(topic.asset_key), edges.now_ms())
+    compared = _Compared(known.database, coverage, 0, known.last_told(topic.asset_key), edges.now_ms())
     is_told = compared.is_same(edges.compared.get(topic.asset_key))
     registered = 0
     if not is_told:
@@ -133,9 +132,9 @@ def _count_events(known: Known) -> int:
 def _tell_landed(
     topic: Topic, coverage: Coverage, instance: dg.DagsterInstance, edges: Edges, most: int
 ) -> tuple[str | None, bool]:
-    """Tell Dagster of landed ranges that a crash left untold, `most` of them, and append them to the raw table.
+    """Tell Dagster of landed ranges that a crash left untold, `most` at most; append to the raw table what that lacks.
 
-    Return why the append failed, and whether there was nothing to tell.
+    Return why the append failed, and if all was told before.
     """
     held = read_tries(instance, topic.landing).held.keys()  # after the coverage: a run at work tells of its own
     unseen = find_unseen(instance, topic, topic.asset_key, coverage, lambda each: each not in held and coverage.is_landed(each))
@@ -176,10 +175,10 @@ def _report_dangers(
     since = [each.timestamp_ms for each in found.endangered if each.timestamp_ms is not None]
     waiting_seconds = max(0.0, (now_ms - min(since, default=now_ms)) / 1000)
     of, told = edges.told_lag.get(topic.name, (None, None))
-    if of is not instance:
+    if of != known.database:
         told = read_told_lag(instance, topic)
     told = report_lag(instance, topic, find_lag(found.coverage, found.marks), waiting_seconds, now_ms, told)
-    edges.told_lag[topic.name] = instance, told
+    edges.told_lag[topic.name] = known.database, told
     return report_standing(topic, found, ledger, instance, now_ms, known).violations
 
 
@@ -202,7 +201,7 @@ def run_derive_tick(topic: Topic, instance: dg.DagsterInstance, edges: Edges, kn
     coverage = edges.lake.recent(topic.name)
     found = read_undecoded(topic, coverage, edges, known)
     version, now_ms = found.decoded.table.version, edges.now_ms()
-    compared = _Compared(instance, coverage, version, known.last_told(topic.decoded_key), now_ms)
+    compared = _Compared(known.database, coverage, version, known.last_told(topic.decoded_key), now_ms)
     is_told = compared.is_same(edges.compared.get(topic.decoded_key))
     if not is_told or topic.days is not None:
         held = read_tries(instance, topic.decoding).held.keys()  # after the table, as above
@@ -218,7 +217,7 @@ def run_derive_tick(topic: Topic, instance: dg.DagsterInstance, edges: Edges, kn
         if not held:  # a run that decodes tells of its days
             report_days(topic, instance, edges)
     landed = edges.compared.get(topic.asset_key)
-    if is_told and landed is not None and landed.instance is instance and landed.coverage is coverage:
+    if is_told and landed is not None and landed.database == known.database and landed.coverage is coverage:
         move_frontier(topic, coverage, edges, found.due)
     due = found.tries.choose_due(found.due, now_ms)
     return DerivedTick(bool(due), found.text(now_ms), tuple(due))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 from dagster import RunRecord, RunsFilter
@@ -34,7 +34,8 @@ class Known:
     """What Dagster knows of some topics; `assets` and `checks` lack what it was never told of.
 
     `active` are the runs of the instance that have not ended, the oldest first. They wait for one of its `slots`, negative
-    where there is no limit, or for a daemon that is silent. `began` is when all of this was read, by `time.monotonic`.
+    where there is no limit, or for a daemon that is silent. `began` is when all of this was read, by `time.monotonic`, and
+    `database` names the database that it was read from.
     """
 
     tries: Mapping[Duty, Tries]
@@ -43,6 +44,7 @@ class Known:
     is_daemon_silent: bool
     assets: Mapping[dg.AssetKey, AssetRecord]
     checks: Mapping[dg.AssetCheckKey, AssetCheckExecutionRecord]
+    database: str
     began: float = field(default_factory=time.monotonic)
 
     def last(self, key: dg.AssetKey) -> dg.EventLogEntry | None:
@@ -71,7 +73,14 @@ def read_known(instance: dg.DagsterInstance, topics: Sequence[Topic], now_ms: in
         is_silent_daemon or is_code_server_gone(instance.root_directory),  # without which no run starts
         {record.asset_entry.asset_key: record for record in instance.get_asset_records(keys)} if keys else {},
         instance.event_log_storage.get_latest_asset_check_execution_by_key(checks),
+        database_of(instance),
     )
+
+
+def database_of(instance: dg.DagsterInstance) -> str:
+    """Return the id of Dagster's database, which a new one does not have; each tick has an instance of its own."""
+    storage: Any = instance.run_storage  # each that there is has this, by its base `SqlRunStorage`
+    return str(storage.get_run_storage_id())
 
 
 def is_slow(topic: Topic, found: Collection[Duty]) -> bool:

@@ -83,7 +83,7 @@ def check_expiry(topic: Topic, endangered: Sequence[Endangered]) -> Finding:
 def read_ledger(topic: Topic, edges: Edges, *, is_asked: bool = True) -> list[Loss]:
     """Read every loss of a topic, those recorded first, then those of ranges that are not landed.
 
-    Unless it `is_asked`, without what the broker has deleted since, which it alone knows.
+    Unless the broker `is_asked`, without what it has deleted since: it alone knows that.
     """
     coverage = edges.lake.recent(topic.name)
     marks = edges.kafka(topic).read_watermarks(topic.name, topic.policy.isolation_level) if is_asked else {}

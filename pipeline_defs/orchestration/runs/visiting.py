@@ -74,7 +74,11 @@ def visit_topics(
     """Visit each topic, and return what was found, in the order of the topics; `failed` is called where that raises."""
     clusters: dict[str, list[Topic]] = {}
     for topic in topics:
-        clusters.setdefault(edges.bootstrap_servers(topic), []).append(topic)
+        try:
+            servers = edges.bootstrap_servers(topic)
+        except OffsetlakeError:  # of the address, which each topic says of itself
+            servers = ""
+        clusters.setdefault(servers, []).append(topic)
     with ThreadPoolExecutor(max(1, len(clusters))) as pool:
         visited = pool.map(lambda of_cluster: _visit_cluster(of_cluster, edges, visit, failed), clusters.values())
         found = {name: each for of_cluster in visited for name, each in of_cluster.items()}

@@ -202,8 +202,8 @@ def build_sweep() -> dg.Definitions:
 def _build_pruning(topics: Sequence[Topic]) -> dg.Definitions:
     description = (
         "Deletes runs of Offsetlake that ended more than OFFSETLAKE_RUN_RETENTION_DAYS ago, with their events and logs, and as "
-        "old results of checks and events of no run. What Dagster shows an asset, a partition or a check by stays. The lake is "
-        "not touched."
+        "old results of checks, events of no run and logs of ticks. What Dagster shows an asset, a partition or a check by "
+        "stays. The lake is not touched."
     )
 
     @dg.op(name="prune", description=description, pool=PRUNE)

@@ -169,9 +169,9 @@ class Pruning:
         return gone
 
     def forget_tick_logs(self, now_ms: int, days: int) -> int:
-        """Delete logs of ticks of this code location that are older than so many days; return how many.
+        """Delete logs of ticks that are older than so many days; return how many.
 
-        Dagster itself deletes ticks, and leaves the file that each of them logged to.
+        Dagster deletes ticks, not these; code locations whose sensors have the same names share them.
         """
         manager, gone = self.instance.compute_log_manager, 0
         if not isinstance(manager, LocalComputeLogManager):  # elsewhere the store's own retention deletes them
