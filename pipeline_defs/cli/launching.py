@@ -79,16 +79,19 @@ class InProcessRuns:
 
         `in_one_run` puts all ranges, and landed ones between them, into one run, so that changed columns go in together.
         """
-        wanted = set(ranges)
+        wanted, tags, most = set(ranges), _redo_tags(redo=redo), RANGES_PER_RUN
         if in_one_run:
             forget_unplanned(self.instance, self.topic, lambda: self.edges.lake.coverage(self.topic.name))
-            register_keys(self.instance, self.topic, self._coverage_of(wanted), wanted=wanted)
+            coverage = self._coverage_of(wanted)
+            register_keys(self.instance, self.topic, coverage, wanted=wanted)
+            if all(map(coverage.is_landed, wanted)):  # else the run has to name those that are not
+                tags[LANDED_TAG] = "yes"
             order = read_order(self.instance, self.topic)
             places = [place for place, offsets in enumerate(order) if offsets in wanted]
             between = order[places[0] : places[-1] + 1] if places else []
             wanted.update(offsets for offsets in between if offsets is not None)
-        most, landed_only = (len(wanted), {LANDED_TAG: "yes"}) if in_one_run else (RANGES_PER_RUN, {})
-        yield from self._run(self.topic.decoding, wanted, {}, {**_redo_tags(redo=redo), **landed_only}, most)
+            most = len(wanted)
+        yield from self._run(self.topic.decoding, wanted, {}, tags, most)
 
     def update_latest(self, *, full: bool) -> Launched:
         """Run the topic's job of its latest state.

@@ -40,6 +40,7 @@ class FailedSince:
 
     def __init__(self, topics: Sequence[Topic], instance: dg.DagsterInstance, since: datetime) -> None:
         self._topics, self._instance, self._from = topics, instance, since
+        self._began = (since - _OVERLAP).timestamp()
         self._seen = set[str]()
 
     def read(self, now: datetime) -> list[str]:
@@ -48,7 +49,8 @@ class FailedSince:
         for record in reversed(self._instance.get_run_records(found)):
             run, updated = record.dagster_run, record.update_timestamp.replace(tzinfo=UTC)
             whose = self._find_whose(run)
-            if whose and run.run_id not in self._seen:
+            is_news = (record.end_time or now.timestamp()) >= self._began  # a tag written later makes no run news
+            if whose and is_news and run.run_id not in self._seen:
                 lines.append(f"run {run.run_id[:8]} of {whose} failed{self._why(run)}")
             self._seen.add(run.run_id)
             self._from = max(self._from, min(updated - _OVERLAP, now))

@@ -96,13 +96,15 @@ def vacuum(
         if isinstance(found, OffsetlakeError):
             errors.append(found)
             continue
-        try:
-            for path in found:
-                on_step("vacuum", path=path)
+        refused = list[OffsetlakeError]()
+        for path in found:
+            on_step("vacuum", path=path)
+            try:
                 lake.store.delete(path)
                 deleted.append(path)
-        except OffsetlakeError as error:
-            errors.append(error)
+            except OffsetlakeError as error:
+                refused.append(error)
+        errors += refused[:1]  # of a table without permission all are alike
     return deleted, errors
 
 

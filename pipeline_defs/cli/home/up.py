@@ -195,6 +195,7 @@ def _alarm(text: str, edges: Edges, style: str = "red") -> threading.Event:
             left = tuple(undelivered)
             if is_over.wait(ALARM_SECONDS):
                 return
+        _say("an alert was tried for an hour, and is given up", "red")
 
     threading.Thread(target=tell, daemon=True).start()
     return is_over

@@ -318,8 +318,8 @@ class _PulseRun:
         """Update the latest table of each topic where that is due."""
         context, edges = self.context, self.edges
         known, having = None, [topic for topic in self.topics.values() if topic.latest is not None]
-        for topic in having:
-            is_due, known = False, known or read_known(context.instance, having, edges.now_ms())
+        for at, topic in enumerate(having):
+            is_due, known = False, known or read_known(context.instance, having[at:], edges.now_ms())
             if topic.latest is None or not self._is_mine(topic, known.tries):
                 continue
             with self._isolated(topic, self._pass_over):

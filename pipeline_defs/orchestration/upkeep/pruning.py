@@ -180,10 +180,11 @@ class Pruning:
             repository = state.origin.repository_origin
             if repository.code_location_origin.location_name == self.location:
                 log = manager.get_captured_local_path([repository.repository_name, state.instigator_name, "0"], "err")
-                old = [each for each in Path(log).parent.glob("*.err") if each.stat().st_mtime * 1000 < now_ms - days * DAY_MS]
-                for each in old:
-                    each.unlink(missing_ok=True)
-                gone += len(old)
+                for each in Path(log).parent.glob("*.err"):
+                    with suppress(FileNotFoundError):  # another location deletes them too
+                        if each.stat().st_mtime * 1000 < now_ms - days * DAY_MS:
+                            each.unlink()
+                            gone += 1
         return gone
 
 
