@@ -11,6 +11,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import dagster as dg
 from dagster import RunRecord, RunsFilter
@@ -79,8 +80,9 @@ def read_known(instance: dg.DagsterInstance, topics: Sequence[Topic], now_ms: in
 
 def database_of(instance: dg.DagsterInstance) -> str:
     """Return the id of Dagster's database, which a new one does not have; each tick has an instance of its own."""
-    storage: Any = instance.run_storage  # each that there is has this, by its base `SqlRunStorage`
-    return str(storage.get_run_storage_id())
+    storage: Any = instance.run_storage
+    read_id = getattr(storage, "get_run_storage_id", None)  # of `SqlRunStorage`; without one each instance counts as another
+    return str(read_id() if read_id else uuid4())
 
 
 def is_slow(topic: Topic, found: Collection[Duty]) -> bool:
