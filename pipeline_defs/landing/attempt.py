@@ -76,8 +76,11 @@ class Work:
     tools: Tools
     staging: Staging
     errors: list[OffsetlakeError] = field(default_factory=list)  # the first ends this topic alone
-    _digests: list[Digests] = field(default_factory=list, init=False)
+    digests: Digests = field(init=False)  # one reader for all ranges: of a compacted file each would read all
     _table: list[RangeFiles] = field(default_factory=list, init=False)  # Python 3.11's cached_property would lock all topics
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "digests", Digests(self.tools.lake))
 
     @contextmanager
     def ending(self) -> Iterator[None]:
@@ -97,13 +100,6 @@ class Work:
                     files = RangeFiles(raw_table_log(self.topic, self.tools.lake.store).read())
             self._table.append(files)
         return self._table[0]
-
-    @property
-    def digests(self) -> Digests:
-        """A reader of digests that all ranges of the attempt share: of a compacted file each would read all."""
-        if not self._digests:
-            self._digests.append(Digests(self.tools.lake))
-        return self._digests[0]
 
     @property
     def shares_jobs_with(self) -> Hashable:

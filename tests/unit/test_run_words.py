@@ -315,7 +315,7 @@ def test_definitions_that_load_no_more_are_told_once(tmp_path: Path, monkeypatch
     alarms = list[str]()
     monkeypatch.setattr(up, "_alarm", lambda text, *_: alarms.append(text) or threading.Event())
     server = Mock(find_load_error=Mock(side_effect=[None, "it is torn", OSError(), "it is torn", LookupError(), "it is torn"]))
-    definitions = up._Definitions(Mock(), tmp_path)
+    definitions = up._Definitions(tmp_path, up._Trouble(Mock()))
     for is_ticking in (False, False, False, False, False, True, True, False):
         definitions.look(server, is_ticking=is_ticking)
     refused, over, again = alarms
@@ -330,7 +330,7 @@ def test_a_code_server_that_does_not_answer_says_nothing_of_the_definitions(
     alarms = list[str]()
     monkeypatch.setattr(up, "_alarm", lambda text, *_: alarms.append(text) or threading.Event())
     server = DagsterServer(tmp_path, tmp_path)
-    definitions = up._Definitions(Mock(), tmp_path)
+    definitions = up._Definitions(tmp_path, up._Trouble(Mock()))
     for said in ("<_InactiveRpcError of RPC at 12:00>", "<_InactiveRpcError of RPC at 12:01>", " it is torn\n"):
         entry = {"locationOrLoadError": {"message": "outer", "causes": [{"message": said}]}}
         monkeypatch.setattr(server, "_ask", lambda *_, entry=entry: {"workspaceOrError": {"locationEntries": [entry]}})

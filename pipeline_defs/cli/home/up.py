@@ -91,7 +91,11 @@ def up(port: int | None) -> None:
             OUT.print(
                 styled("Dagster is at ", (server.url, "bold"), f"; it lands {names} by itself; Ctrl-C ends it"), soft_wrap=True
             )
-            told, history, definitions = set[Holder](), _History(edges, project), _Definitions(edges, project)
+            told, history, definitions = (
+                set[Holder](),
+                _History(project, _Trouble(edges)),
+                _Definitions(project, _Trouble(edges)),
+            )
             files = _Files(defs_folder(project), edges, found, topics)
             while True:
                 time.sleep(LOOKS_EVERY_SECONDS)
@@ -117,51 +121,39 @@ def up(port: int | None) -> None:
 class _History:
     """Dagster's history as `up` asks it: if it does not answer, on a full disk say, that is told once, and `up` goes on."""
 
-    edges: Edges
     project: Path
-    is_silent: bool = field(default=False, init=False)
-    alarm: threading.Event = field(default_factory=threading.Event, init=False)
+    trouble: "_Trouble"
 
     @contextmanager
     def asked(self) -> Iterator[None]:
         try:
             yield
         except SQLAlchemyError as error:
-            home = self.edges.settings.dagster_home
-            if not self.is_silent:
-                self.alarm = _alarm(_SILENT.format(why_silent(error, home)), self.edges)
-            self.is_silent = True
+            home = self.trouble.edges.settings.dagster_home
+            if not self.trouble.told:
+                self.trouble.begin(_SILENT.format(why_silent(error, home)))
             with suppress(BadSetting):  # it is tried again
                 make_home(home, self.project)  # one that was deleted begins anew, and the next tick tells it what the lake has
             return
-        if self.is_silent:
-            self.alarm.set()
-            _alarm("Dagster's history answers again", self.edges, "")
-        self.is_silent = False
+        self.trouble.end("Dagster's history answers again")
 
 
 @dataclass
 class _Definitions:
     """Whether Dagster can load the definitions; while it cannot, nothing ticks, which is told once."""
 
-    edges: Edges
     project: Path
-    told: str = field(default="", init=False)  # why nothing ticks
-    alarm: threading.Event = field(default_factory=threading.Event, init=False)
+    trouble: "_Trouble"  # why nothing ticks
 
     def look(self, server: DagsterServer, *, is_ticking: bool) -> None:
         if is_ticking:
-            if self.told:
-                self.alarm.set()
-                _alarm("Dagster plans and lands again", self.edges, "")
-            self.told = ""
+            self.trouble.end("Dagster plans and lands again")
             return
         with suppress(OSError, HTTPException, ValueError, LookupError, TypeError):  # the webserver does not answer just now
             why = server.find_load_error(ANSWER_SECONDS)
             text = _HANGS if UNANSWERED in (why or "") else _UNLOADED.format(self.project, why)
-            if why and text != self.told:
-                self.alarm.set()
-                self.told, self.alarm = text, _alarm(text, self.edges)
+            if why:
+                self.trouble.begin(text)
 
 
 def _tell_news(failed: FailedSince, ticks: FailedTicks, since: LandedSince, sensors: Sequence[InstigatorState]) -> None:
@@ -174,6 +166,25 @@ def _tell_news(failed: FailedSince, ticks: FailedTicks, since: LandedSince, sens
 
 def _say(text: str, style: str = "") -> None:
     OUT.print(styled(f"{datetime.now().astimezone():%H:%M:%S} ", (text, style)), soft_wrap=True)
+
+
+@dataclass
+class _Trouble:
+    """A trouble of Dagster's, told once as it begins and once as it ends; neither is tried again after the other."""
+
+    edges: Edges
+    told: str = field(default="", init=False)  # empty where there is none
+    alarm: threading.Event = field(default_factory=threading.Event, init=False)
+
+    def begin(self, text: str) -> None:
+        if text != self.told:
+            self.alarm.set()
+            self.told, self.alarm = text, _alarm(text, self.edges)
+
+    def end(self, text: str) -> None:
+        if self.told:
+            self.alarm.set()
+            self.told, self.alarm = "", _alarm(text, self.edges, "")
 
 
 def _alarm(text: str, edges: Edges, style: str = "red") -> threading.Event:
