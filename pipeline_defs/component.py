@@ -15,8 +15,8 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from .adapters.system.yaml_text import shown
 from .core.landing.selection import MAX_KEYS
+from .core.log.cutting import Policy
 from .core.log.delivery import Delivery
-from .core.log.planning import Policy
 from .core.login.client_properties import check_addresses
 from .core.offsets import check_topic
 from .orchestration.assets.catalog import TAG_VALUE

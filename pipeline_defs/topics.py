@@ -10,8 +10,8 @@ import dagster as dg
 
 from .core.decode.decoders import Decode
 from .core.landing.selection import MAX_KEYS
+from .core.log.cutting import Policy
 from .core.log.delivery import Delivery
-from .core.log.planning import Policy
 from .core.tables.days import Days
 from .core.tables.latest import Latest
 

@@ -139,8 +139,10 @@ def _why_not_published(manifest: Manifest, digests: Digests, lake: Lake) -> str 
     where = f"range {manifest.offsets.text(manifest.topic)}: manifest says sha256 {manifest.digest}, the published file"
     try:
         found = digests.of(manifest)
-        advice = f"`{command('land', manifest.topic, '--key', manifest.offsets.key)}` mends it, or says what to do"
-        reason = None if found == manifest.digest else f"{where} {f'has {found}' if found else 'is not there'}: {advice}"
+        by_hand = f"`{replace_command(manifest.topic, manifest.offsets.key)}`, while Kafka has its records"
+        wrong = f"has {found}: restore it from a backup of the lake, or {by_hand}"
+        gone = "is not there: the next run lands it, or says why not"
+        reason = None if found == manifest.digest else f"{where} {wrong if found else gone}"
     except (TableFileGone, DamagedFile) as error:
         reason = str(error)
     return None if reason is None or lake.is_replaced(manifest) else reason  # replaced meanwhile: the next audit checks it

@@ -13,8 +13,9 @@ from ..adapters.kafka.kafka import Kafka
 from ..adapters.lake.lake import Lake
 from ..core.errors import BrokenPlanLog
 from ..core.log.coverage import Coverage
+from ..core.log.cutting import Policy
 from ..core.log.plan_step import LogState, PlanStep
-from ..core.log.planning import Policy, SkipAhead, plan
+from ..core.log.planning import SkipAhead, plan
 from ..core.log.topic_state import TopicState, find_shrunk, is_proven, may_be_older, refuse_return
 from ..core.offsets import OffsetRange
 from ..core.steps import StepWatcher, no_step

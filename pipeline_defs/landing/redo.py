@@ -1,4 +1,4 @@
-"""A redo's comparison: what Kafka has of a range now against what is landed, and what follows from it.
+"""What Kafka has of a range now, compared with what is landed: by a redo, and by a run that finds a manifest.
 
 Invariant: nothing here commits, and nothing becomes visible except what a manifest has decided already.
 """

@@ -26,6 +26,7 @@ from ..orchestration.runs.projection import read_reason
 from ..orchestration.runs.visiting import visit_topics
 from ..resources import Edges
 from ..topics import LAND_PENDING, NOTHING_LOST, TOPIC_TAG, Topic, raw_key
+from .news import read_failed_backfills
 from .tables import read_tables, table_text
 
 Watched = tuple[list[Finding], Mapping[str, Seen]]
@@ -37,6 +38,7 @@ KEPT = 1_000  # texts, the newest, for a receiver that takes none
 UNREACHABLE = "unreachable"
 _SEEN = "seen"  # key in the cursor beside a topic's troubles
 _UNTOLD = "/untold"  # key beside the topics, none of which can have this name: what receivers did not take
+_GIVEN_UP = "/backfills"  # another such key: ids of failed backfills that were told
 Troubles = dict[str, list[str]]  # by check, what they concern
 
 
@@ -138,7 +140,7 @@ def build_watch(topics: Sequence[Topic]) -> dg.Definitions:
             ),
         )
         cursor, ended, news = dict[str, Any](), defaultdict[str, list[str]](list), list[Sequence[str]]()
-        for name in before.keys() - told.keys() - {_UNTOLD}:  # of topics that are gone, which nobody looks at
+        for name in before.keys() - told.keys() - {_UNTOLD, _GIVEN_UP}:  # of topics that are gone, which nobody looks at
             for each in _read_cursor(before[name])[0]:
                 ended[each].append(name)
         for topic, (found, seen) in zip(topics, watched, strict=True):
@@ -155,8 +157,11 @@ def build_watch(topics: Sequence[Topic]) -> dg.Definitions:
                 ended[each].append(topic.name)
             cursor[topic.name] = {**now, _SEEN: {name: astuple(each) for name, each in seen.items()}}
         over = [f"over: {check} of {some_of(sorted(names))}" for check, names in sorted(ended.items())]
+        cursor[_GIVEN_UP], given_up = read_failed_backfills(context.instance, topics, before.get(_GIVEN_UP))
+        for text in given_up:
+            context.log.error(text)
         # a broker that is down is one text, however many topics it has
-        texts = dict.fromkeys([*(text for each in news for text in each), *over])
+        texts = dict.fromkeys([*(text for each in news for text in each), *given_up, *over])
         cursor[_UNTOLD] = _tell_all([*texts], before.get(_UNTOLD, {}), edges, context)
         said = f"{sum(len(found) for found, _ in watched)} troubles, {len(news)} of them new"
         return dg.SensorResult(skip_reason="; ".join([said, *over]), cursor=json.dumps(cursor))

@@ -1,15 +1,16 @@
 """What failed and what landed since the last look, as Dagster has recorded it of its own runs and of commands.
 
 Reads Dagster only; the lake is not listed, so a look each second costs the same however large it is. Invariant: no failed run
-is passed over; failing ticks give at most one line a minute per topic.
+or backfill is passed over; failing ticks give at most one line a minute per topic.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 import dagster as dg
 from dagster import DagsterRun, DagsterRunStatus, RunsFilter
+from dagster._core.execution.backfill import BulkActionsFilter, BulkActionStatus
 from dagster._core.scheduler.instigation import InstigatorState, TickStatus
 
 from ..core.advice import counted, some_of
@@ -36,15 +37,16 @@ _OVERLAP = timedelta(minutes=1)  # a run's row may become visible later than its
 
 
 class FailedSince:
-    """Runs of some topics that failed since a moment, each told once."""
+    """Runs and backfills of some topics that failed since a moment, each told once."""
 
     def __init__(self, topics: Sequence[Topic], instance: dg.DagsterInstance, since: datetime) -> None:
         self._topics, self._instance, self._from = topics, instance, since
         self._began = (since - _OVERLAP).timestamp()
         self._seen = set[str]()
+        self._given_up, _ = read_failed_backfills(instance, topics, None)
 
     def read(self, now: datetime) -> list[str]:
-        """Return a line for each run that failed: its topic or job, its first reason, and how many more it has."""
+        """Return a line for each: of a run its topic or job, its first reason, and how many more reasons it has."""
         lines, found = list[str](), RunsFilter(statuses=[DagsterRunStatus.FAILURE], updated_after=self._from)
         for record in reversed(self._instance.get_run_records(found)):
             run, updated = record.dagster_run, record.update_timestamp.replace(tzinfo=UTC)
@@ -54,7 +56,8 @@ class FailedSince:
                 lines.append(f"run {run.run_id[:8]} of {whose} failed{self._why(run)}")
             self._seen.add(run.run_id)
             self._from = max(self._from, min(updated - _OVERLAP, now))
-        return lines
+        self._given_up, texts = read_failed_backfills(self._instance, self._topics, self._given_up)
+        return lines + texts
 
     def _find_whose(self, run: DagsterRun) -> str:
         """Return the topic of a run, `land_pending` for a run of all topics, and nothing for any other."""
@@ -68,6 +71,30 @@ class FailedSince:
         first = _worded(reasons[0])
         more = f" (and {counted(len(reasons) - 1, 'more reason')})" if len(reasons) > 1 else ""
         return f"{more}: {first}"
+
+
+def read_failed_backfills(
+    instance: dg.DagsterInstance, topics: Sequence[Topic], known: Collection[str] | None
+) -> tuple[list[str], list[str]]:
+    """Read the ids of all backfills that Dagster has given up, and a text on each of these topics' that is not `known`.
+
+    Its daemon does so at an error of its own, with ranges left of which it has asked for no run: no failed run tells of these.
+    Without `known` none is told, as nobody has looked before.
+    """
+    chosen = BulkActionsFilter(statuses=[BulkActionStatus.FAILED])
+    if known is not None and instance.get_backfills_count(chosen) == len(known):
+        return [*known], []
+    names, found, texts = {duty.asset_key: each.name for each in topics for duty in each.duties}, list[str](), list[str]()
+    for backfill in instance.get_backfills(chosen):
+        found.append(backfill.backfill_id)
+        whose = sorted({names[key] for key in backfill.asset_selection or () if key in names})
+        if whose and known is not None and backfill.backfill_id not in known:
+            why = error_text(backfill.error).partition("\n")[0] or "it does not say why"
+            texts.append(
+                f"backfill {backfill.backfill_id} of {some_of(whose)} was given up by Dagster: {why}; what no run of it has "
+                "done is not asked for any more; launch it again"
+            )
+    return found, texts
 
 
 def _worded(reason: str) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page
 
-from pipeline_defs.core.log.planning import Policy
+from pipeline_defs.core.log.cutting import Policy
 from pipeline_defs.settings import Settings
 from tests.browser.conftest import Take
 from tests.support.browser import load_until, open_dialog, open_page

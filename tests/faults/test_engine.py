@@ -29,8 +29,8 @@ from pipeline_defs.adapters.system.java import archive_options
 from pipeline_defs.adapters.system.processes import stop_process
 from pipeline_defs.core.errors import EngineLost, EngineUnavailable, EngineUnfit
 from pipeline_defs.core.landing.verdicts import Outcome
+from pipeline_defs.core.log.cutting import Policy
 from pipeline_defs.core.log.delivery import Delivery
-from pipeline_defs.core.log.planning import Policy
 from pipeline_defs.lab.processes import plain_environment
 from pipeline_defs.settings import Settings
 from tests.conftest import JARS

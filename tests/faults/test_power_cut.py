@@ -21,7 +21,7 @@ import pytest
 from dagster import DagsterRun, DagsterRunStatus, RunsFilter
 
 from pipeline_defs.adapters.spark.spark_server import read_server
-from pipeline_defs.core.log.planning import Policy
+from pipeline_defs.core.log.cutting import Policy
 from pipeline_defs.settings import PROJECT, Settings
 from pipeline_defs.tables.deleting import sweep_orphans
 from pipeline_defs.topics import LAND_PENDING

@@ -18,7 +18,7 @@ from dagster import DagsterRunStatus, RunsFilter
 from dagster._core.test_utils import create_run_for_test
 
 from pipeline_defs.adapters.kafka.kafka import Kafka
-from pipeline_defs.core.log.planning import Policy
+from pipeline_defs.core.log.cutting import Policy
 from pipeline_defs.landing.planner import Planner
 from pipeline_defs.orchestration.home.daemons import find_daemons
 from pipeline_defs.orchestration.home.dagster_home import open_instance

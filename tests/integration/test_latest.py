@@ -37,8 +37,9 @@ from pipeline_defs.cli.terminal import Shown
 from pipeline_defs.cli.work.read import run_audit
 from pipeline_defs.core.decode.decoders import Decode, Format, Side
 from pipeline_defs.core.errors import BadSetting, BrokenTable, LakeUnavailable, Refused
+from pipeline_defs.core.log.cutting import Policy
 from pipeline_defs.core.log.plan_step import Watermarks
-from pipeline_defs.core.log.planning import Policy, plan
+from pipeline_defs.core.log.planning import plan
 from pipeline_defs.core.log.topic_state import PartitionState, TopicState
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.steps import StepWatcher, no_step

@@ -16,8 +16,8 @@ from pipeline_defs.adapters.kafka import kafka_glance
 from pipeline_defs.adapters.kafka.kafka import Kafka
 from pipeline_defs.adapters.kafka.kafka_connection import Connection
 from pipeline_defs.core.errors import BrokerUnavailable, UnknownTopic
+from pipeline_defs.core.log.cutting import Policy
 from pipeline_defs.core.log.plan_step import LogState, PlanStep
-from pipeline_defs.core.log.planning import Policy
 from pipeline_defs.landing.planner import Planner
 from pipeline_defs.orchestration.pulse import ticking
 from pipeline_defs.orchestration.pulse.pulse import tick_topics

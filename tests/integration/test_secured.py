@@ -19,7 +19,7 @@ from pipeline_defs.adapters.system.jars import resolve_jars
 from pipeline_defs.core.errors import BrokerRefuses, ScanFailed
 from pipeline_defs.core.landing.scans import Read, Scan
 from pipeline_defs.core.landing.verdicts import Outcome
-from pipeline_defs.core.log.planning import Policy
+from pipeline_defs.core.log.cutting import Policy
 from pipeline_defs.core.offsets import OffsetRange, TopicRange
 from pipeline_defs.lab.processes import plain_environment, variables_of
 from pipeline_defs.resources import Edges

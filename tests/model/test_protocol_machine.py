@@ -33,11 +33,12 @@ from pipeline_defs.core.errors import BrokenPlanLog, EngineLost, LakeUnavailable
 from pipeline_defs.core.landing.verdicts import Outcome, Verdict
 from pipeline_defs.core.log import settling
 from pipeline_defs.core.log.coverage import Coverage, State, completeness_violations, tiling_violations
+from pipeline_defs.core.log.cutting import Policy
 from pipeline_defs.core.log.delivery import Acceptance, Delivery
 from pipeline_defs.core.log.holes import SpanKind
 from pipeline_defs.core.log.losses import find_losses, unrecorded_losses
 from pipeline_defs.core.log.plan_step import LogState
-from pipeline_defs.core.log.planning import Policy, plan
+from pipeline_defs.core.log.planning import plan
 from pipeline_defs.core.offsets import OffsetRange, parse_key
 from pipeline_defs.landing import landing
 from pipeline_defs.landing.appending import append_landed

@@ -37,7 +37,7 @@ from dagster._daemon.monitoring.run_monitoring import monitor_started_run
 from pipeline_defs.adapters.system.locks import own_name, share, share_for_life
 from pipeline_defs.adapters.system.processes import is_stopped, read_process
 from pipeline_defs.core.landing.dispatch import BACKOFF_LAST_SECONDS, choose_due
-from pipeline_defs.core.log.planning import Policy
+from pipeline_defs.core.log.cutting import Policy
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.lab.drills.children import FORKS
 from pipeline_defs.orchestration.home import run_locks, waking_launcher

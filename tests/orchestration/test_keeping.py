@@ -13,14 +13,14 @@ from unittest.mock import Mock, patch
 import dagster as dg
 import pytest
 from dagster import DagsterRun
-from dagster._core.execution.backfill import BulkActionStatus
+from dagster._core.execution.backfill import BulkActionStatus, PartitionBackfill
 from dagster._core.test_utils import create_run_for_test
 
 from pipeline_defs.adapters.lake.lake import Lake
 from pipeline_defs.cli.launching import choose_ranges
 from pipeline_defs.core.decode.decoders import Decode, Format, Side
 from pipeline_defs.core.landing.selection import retired
-from pipeline_defs.core.log.planning import Policy
+from pipeline_defs.core.log.cutting import Policy
 from pipeline_defs.core.tables.days import Days, EventTime
 from pipeline_defs.core.tables.decoding import Budget
 from pipeline_defs.core.tables.latest import Latest
@@ -423,6 +423,20 @@ def test_old_records_of_a_new_topic_are_no_trouble_before_it_could_be_planned(wo
     assert watch.look() == "0 troubles, 0 of them new"
     world.later(2 * 60_000)
     assert watch.look() == "1 troubles, 1 of them new"
+
+
+def test_a_backfill_that_dagster_gave_up_is_alerted_once(world: World, told: list[dict[str, Any]]) -> None:
+    """[R-90] Its keys are those of ranges that no run was asked for, so that no run fails."""
+    watch = Watch(world)
+    world.fill(100)
+    world.tick()
+    watch.look()
+    backfill = PartitionBackfill("given_up", BulkActionStatus.FAILED, False, {}, 1.0, asset_selection=[world.topic.asset_key])
+    world.instance.add_backfill(backfill)
+    for _ in range(2):
+        watch.look()
+    (message,) = told
+    assert message["message"].startswith(f"backfill given_up of {world.name} was given up by Dagster: it does not say why")
 
 
 def test_troubles_beyond_a_message_follow_and_those_of_a_gone_topic_are_over(world: World, told: list[dict[str, Any]]) -> None:

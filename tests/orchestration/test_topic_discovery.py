@@ -14,7 +14,7 @@ from dagster._core.definitions.sensor_definition import SensorExecutionData
 
 from pipeline_defs.adapters.kafka.kafka import Kafka
 from pipeline_defs.core.errors import OffsetlakeError, TopicsFailed
-from pipeline_defs.core.log.planning import Policy
+from pipeline_defs.core.log.cutting import Policy
 from pipeline_defs.orchestration.home.project import plan_project, write_project
 from pipeline_defs.orchestration.pulse import topic_discovery
 from pipeline_defs.orchestration.pulse.pulse import build_pulse

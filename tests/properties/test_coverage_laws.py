@@ -21,13 +21,14 @@ from pipeline_defs.core.landing.dispatch import NEVER_TRIED
 from pipeline_defs.core.landing.picture import CAUSES, LOOKS, Line, LinkLook, Picture, draw_picture
 from pipeline_defs.core.log import losses
 from pipeline_defs.core.log.coverage import Coverage, State, check_planned, completeness_violations, tiling_violations
+from pipeline_defs.core.log.cutting import Policy
 from pipeline_defs.core.log.delivery import Acceptance
 from pipeline_defs.core.log.holes import Cause, Interval
 from pipeline_defs.core.log.losses import BEFORE_LANDED, all_losses, find_losses, find_skips, read_from, unrecorded_losses
 from pipeline_defs.core.log.manifest import Manifest, StagedFile
 from pipeline_defs.core.log.plan_step import Head, Link, LinkKind, PlanStep, Watermarks
 from pipeline_defs.core.log.planlog import PlanLog
-from pipeline_defs.core.log.planning import Policy, plan
+from pipeline_defs.core.log.planning import plan
 from pipeline_defs.core.offsets import OffsetRange, merge_intervals, parse_key
 from pipeline_defs.orchestration.map.page import bar, page, summary
 from tests.properties.test_progress_laws import two_ranges

@@ -18,13 +18,14 @@ from pipeline_defs.core.errors import BrokenManifest, BrokenPlanLog
 from pipeline_defs.core.landing.selection import retired
 from pipeline_defs.core.log import settling
 from pipeline_defs.core.log.coverage import Coverage, State, tiling_violations
+from pipeline_defs.core.log.cutting import Policy
 from pipeline_defs.core.log.delivery import Acceptance, Claim
 from pipeline_defs.core.log.frontier import Frontier
 from pipeline_defs.core.log.holes import Cause, Interval
 from pipeline_defs.core.log.losses import find_losses, find_skips
 from pipeline_defs.core.log.manifest import Manifest
 from pipeline_defs.core.log.plan_step import ALL_HEADS_EVERY
-from pipeline_defs.core.log.planning import Policy, plan
+from pipeline_defs.core.log.planning import plan
 from pipeline_defs.core.log.settling import is_true_of
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.tables.delta import Snapshot

@@ -10,9 +10,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pipeline_defs.core.errors import OtherCluster, Refused, StaleAnswer
+from pipeline_defs.core.log.cutting import Policy
 from pipeline_defs.core.log.plan_step import Head, LinkKind, LogState, PlanStep, Watermarks
 from pipeline_defs.core.log.planlog import PlanLog
-from pipeline_defs.core.log.planning import Policy, plan
+from pipeline_defs.core.log.planning import plan
 from pipeline_defs.core.log.topic_state import PartitionState, TopicState
 from tests.support.strategies import EPOCH_MS, TOPIC, Script, World, decide, lists_of, open_log, scripts
 

@@ -11,9 +11,9 @@ from pipeline_defs.core.errors import BadKey, EmptySelection, Refused
 from pipeline_defs.core.landing import selection
 from pipeline_defs.core.landing.selection import Selection, choose_offsets, choose_times, parse_offsets, retired
 from pipeline_defs.core.log.coverage import Coverage, State
+from pipeline_defs.core.log.cutting import Policy
 from pipeline_defs.core.log.manifest import Manifest
 from pipeline_defs.core.log.planlog import PlanLog
-from pipeline_defs.core.log.planning import Policy
 from pipeline_defs.core.offsets import OffsetRange, check_topic, merge_intervals, parse_key, subtract_intervals
 from tests.properties.test_coverage_laws import lakes
 from tests.support import strategies

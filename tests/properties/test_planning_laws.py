@@ -11,10 +11,11 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from pipeline_defs.core.errors import BrokenPlanLog, NoLeader
-from pipeline_defs.core.log import planning
+from pipeline_defs.core.log import cutting
+from pipeline_defs.core.log.cutting import Policy, grid_of
 from pipeline_defs.core.log.plan_step import ALL_HEADS_EVERY, Head, Link, LinkKind, LogState, PlanStep, Watermarks
 from pipeline_defs.core.log.planlog import PlanLog
-from pipeline_defs.core.log.planning import Policy, grid_of, plan
+from pipeline_defs.core.log.planning import plan
 from pipeline_defs.core.log.topic_state import PartitionState, TopicState
 from pipeline_defs.core.offsets import OffsetRange
 from tests.support import strategies
@@ -407,8 +408,8 @@ def test_the_auto_grid_is_the_power_of_two_at_or_just_below_the_target(bytes_per
     """[R-6] A range is between half of the target and the target, where the bounds allow it."""
     grid = grid_of(Policy(target_file_bytes=target), bytes_per_record)
     assert grid.bit_count() == 1
-    assert 1 <= grid <= planning.AUTO_RECORDS_MAX
-    if grid < planning.AUTO_RECORDS_MAX:
+    assert 1 <= grid <= cutting.AUTO_RECORDS_MAX
+    if grid < cutting.AUTO_RECORDS_MAX:
         assert (grid * 2) * bytes_per_record > target * 0.999999
     if grid > 1:
         assert grid * bytes_per_record <= target * 1.000001
@@ -417,7 +418,7 @@ def test_the_auto_grid_is_the_power_of_two_at_or_just_below_the_target(bytes_per
 @pytest.mark.parametrize("unknown", [None, 0.0, -1.0])
 def test_the_auto_grid_has_a_default_where_nothing_is_known_and_a_number_is_taken_as_it_is(unknown: float | None) -> None:
     """[R-6] Before the first record nobody knows a size."""
-    assert grid_of(Policy(), unknown) == planning.AUTO_RECORDS_DEFAULT
+    assert grid_of(Policy(), unknown) == cutting.AUTO_RECORDS_DEFAULT
     assert grid_of(Policy(records_per_range=37), 10.0) == 37
 
 

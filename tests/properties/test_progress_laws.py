@@ -13,12 +13,12 @@ from pipeline_defs.core.landing.dispatch import NEVER_TRIED
 from pipeline_defs.core.landing.progress import Silence, Told, Unplanned, find_silences, is_lag_news
 from pipeline_defs.core.log import latency
 from pipeline_defs.core.log.coverage import Coverage
+from pipeline_defs.core.log.cutting import Policy
 from pipeline_defs.core.log.expiry import Exposure, Rates, Retention, kept_seconds, read_rates, read_retention, seconds_to_loss
 from pipeline_defs.core.log.latency import BOUNDS_SECONDS, PACKED, Wait, count_waits, find_quantile, unpack, wait_of
 from pipeline_defs.core.log.manifest import Manifest
 from pipeline_defs.core.log.plan_step import Look, Watermarks
 from pipeline_defs.core.log.planlog import PlanLog
-from pipeline_defs.core.log.planning import Policy
 from pipeline_defs.core.offsets import OffsetRange
 from tests.support.strategies import EPOCH_MS, TOPIC, Script, covered, first_step, landed, log_of, logs, staged_file
 

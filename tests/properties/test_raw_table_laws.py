@@ -14,10 +14,10 @@ from pipeline_defs.adapters.store.object_store import open_store
 from pipeline_defs.adapters.tables.delta_log import DeltaLog
 from pipeline_defs.core.errors import BrokenTable
 from pipeline_defs.core.log.coverage import Coverage, State
+from pipeline_defs.core.log.cutting import Policy
 from pipeline_defs.core.log.delivery import Acceptance, Claim
 from pipeline_defs.core.log.manifest import Manifest, StagedFile
 from pipeline_defs.core.log.planlog import PlanLog
-from pipeline_defs.core.log.planning import Policy
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.tables import raw_table
 from pipeline_defs.core.tables.compaction import FOOTER_BYTES, RawGroup, find_groups, verify_compacted, weight_of

@@ -20,9 +20,9 @@ from pipeline_defs.adapters.lake.lake import Lake
 from pipeline_defs.adapters.lake.parquet import RAW_SCHEMA
 from pipeline_defs.core.errors import EngineLost, ScanFailed, UnknownTopic
 from pipeline_defs.core.landing.scans import Scan
+from pipeline_defs.core.log.cutting import Policy
 from pipeline_defs.core.log.holes import BatchSpan, Cause, SpanKind
 from pipeline_defs.core.log.plan_step import LogState, TopicIds, Watermarks
-from pipeline_defs.core.log.planning import Policy
 from pipeline_defs.core.log.topic_state import PartitionState, TopicState
 from pipeline_defs.core.offsets import TopicRange
 from pipeline_defs.core.steps import StepWatcher

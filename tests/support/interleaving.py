@@ -39,10 +39,10 @@ from pipeline_defs.adapters.tables.delta_log import DeltaLog, raw_table_log
 from pipeline_defs.core.errors import LakeUnavailable
 from pipeline_defs.core.landing.verdicts import Verdict
 from pipeline_defs.core.log.coverage import Coverage, completeness_violations, tiling_violations
+from pipeline_defs.core.log.cutting import Policy
 from pipeline_defs.core.log.delivery import Delivery
 from pipeline_defs.core.log.holes import SpanKind
 from pipeline_defs.core.log.manifest import Manifest
-from pipeline_defs.core.log.planning import Policy
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.steps import StepWatcher, no_step
 from pipeline_defs.core.tables.compaction import CompactionVerdict

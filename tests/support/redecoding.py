@@ -22,9 +22,9 @@ from pipeline_defs.adapters.lake.lake import Lake
 from pipeline_defs.adapters.lake.parquet import conform
 from pipeline_defs.adapters.tables.decodings import Decodings
 from pipeline_defs.core.decode.decoders import Decode, Format, Side
+from pipeline_defs.core.log.cutting import Policy
 from pipeline_defs.core.log.holes import Cause, Interval
 from pipeline_defs.core.log.manifest import Manifest
-from pipeline_defs.core.log.planning import Policy
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.steps import StepWatcher, no_step
 from pipeline_defs.core.tables.compaction import CompactionVerdict

@@ -16,11 +16,12 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from pipeline_defs.core.log.coverage import Coverage
+from pipeline_defs.core.log.cutting import Policy
 from pipeline_defs.core.log.holes import Cause, Interval
 from pipeline_defs.core.log.manifest import Manifest, Provenance, StagedFile
 from pipeline_defs.core.log.plan_step import Head, Link, LinkKind, LogState, PlanStep, Watermarks
 from pipeline_defs.core.log.planlog import PlanLog
-from pipeline_defs.core.log.planning import Policy, SkipAhead, plan
+from pipeline_defs.core.log.planning import SkipAhead, plan
 from pipeline_defs.core.log.topic_state import PartitionState, TopicState
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.raw_columns import RAW_COLUMNS

@@ -26,8 +26,8 @@ from pipeline_defs.cli.launching import InProcessRuns, Launched
 from pipeline_defs.core.decode.decoders import Decode, Format, Side
 from pipeline_defs.core.landing.verdicts import Verdict
 from pipeline_defs.core.log.coverage import Coverage
+from pipeline_defs.core.log.cutting import Policy
 from pipeline_defs.core.log.plan_step import PlanStep, Watermarks
-from pipeline_defs.core.log.planning import Policy
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.steps import StepWatcher, no_step
 from pipeline_defs.core.tables.compaction import CompactionVerdict

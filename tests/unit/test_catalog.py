@@ -19,7 +19,7 @@ from pipeline_defs.component import KafkaTopic
 from pipeline_defs.core.decode.decoders import Decode
 from pipeline_defs.core.errors import BadSetting
 from pipeline_defs.core.landing.picture import Picture
-from pipeline_defs.core.log.planning import Policy
+from pipeline_defs.core.log.cutting import Policy
 from pipeline_defs.core.offsets import check_topic
 from pipeline_defs.core.raw_columns import RAW_COLUMNS
 from pipeline_defs.core.tables.days import Days, EventTime

@@ -36,9 +36,9 @@ from pipeline_defs.core import errors
 from pipeline_defs.core.decode.decoders import Decode
 from pipeline_defs.core.errors import BrokenPlanLog, BrokenTable, BrokerUnavailable, LakeUnavailable
 from pipeline_defs.core.landing.verdicts import Outcome
+from pipeline_defs.core.log.cutting import Policy
 from pipeline_defs.core.log.delivery import Delivery
 from pipeline_defs.core.log.holes import SpanKind
-from pipeline_defs.core.log.planning import Policy
 from pipeline_defs.core.steps import no_step
 from pipeline_defs.core.tables.latest import Latest
 from pipeline_defs.landing.attempt import Attempt

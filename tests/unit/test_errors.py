@@ -21,11 +21,12 @@ from pipeline_defs.core import errors
 from pipeline_defs.core.advice import NOTHING, Standing, next_action
 from pipeline_defs.core.errors import OffsetlakeError, Refused, Unavailable, Violation, as_one, as_ours
 from pipeline_defs.core.log.coverage import Coverage
+from pipeline_defs.core.log.cutting import Policy
 from pipeline_defs.core.log.expiry import read_durability
 from pipeline_defs.core.log.manifest import Manifest
 from pipeline_defs.core.log.plan_step import LogState, PlanStep, Watermarks
 from pipeline_defs.core.log.planlog import PlanLog
-from pipeline_defs.core.log.planning import Policy, plan
+from pipeline_defs.core.log.planning import plan
 from pipeline_defs.core.log.topic_state import TopicState
 from pipeline_defs.core.offsets import OffsetRange, parse_key
 from pipeline_defs.orchestration.runs.ledger import check_expiry, read_endangered

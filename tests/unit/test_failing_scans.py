@@ -27,10 +27,10 @@ from pipeline_defs.core.errors import OffsetlakeError
 from pipeline_defs.core.landing.scans import Scan
 from pipeline_defs.core.landing.verdicts import Outcome, Verdict, violations_by_range
 from pipeline_defs.core.log.coverage import State
+from pipeline_defs.core.log.cutting import Policy
 from pipeline_defs.core.log.delivery import Delivery
 from pipeline_defs.core.log.holes import SpanKind
 from pipeline_defs.core.log.manifest import Manifest
-from pipeline_defs.core.log.planning import Policy
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.steps import StepWatcher, no_step
 from pipeline_defs.landing import landing

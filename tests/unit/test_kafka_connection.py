@@ -46,9 +46,9 @@ from pipeline_defs.adapters.kafka.kafka_log import LOOKS, RecordBatch, has_untel
 from pipeline_defs.adapters.kafka.producer import Guarantees
 from pipeline_defs.adapters.lake.lake import Lake
 from pipeline_defs.core.errors import BadSetting, BrokerUnavailable, NoLeader, Refused, StaleAnswer, Unavailable
+from pipeline_defs.core.log.cutting import Policy
 from pipeline_defs.core.log.holes import SpanKind
 from pipeline_defs.core.log.plan_step import Head, LogState, Watermarks
-from pipeline_defs.core.log.planning import Policy
 from pipeline_defs.core.log.topic_state import PartitionState, TopicState
 from pipeline_defs.core.login.client_properties import parse_client_properties
 from pipeline_defs.landing import planner

@@ -33,9 +33,10 @@ from pipeline_defs.core import errors
 from pipeline_defs.core.errors import BrokenPlanLog, DamagedFile, LakeUnavailable, Refused, TableFileGone
 from pipeline_defs.core.landing.verdicts import Outcome
 from pipeline_defs.core.log.coverage import Coverage
+from pipeline_defs.core.log.cutting import Policy
 from pipeline_defs.core.log.manifest import Manifest
 from pipeline_defs.core.log.plan_step import LogState
-from pipeline_defs.core.log.planning import Policy, plan
+from pipeline_defs.core.log.planning import plan
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.steps import StepWatcher, no_step
 from pipeline_defs.core.tables.compaction import MANY_FILES, CompactionOutcome, CompactionVerdict, RawGroup, find_groups

@@ -19,6 +19,7 @@ import pytest
 from click.testing import CliRunner
 from dagster._core.definitions.run_request import InstigatorType
 from dagster._core.definitions.sensor_definition import SensorType
+from dagster._core.execution.backfill import BulkActionStatus, PartitionBackfill
 from dagster._core.remote_origin import GrpcServerCodeLocationOrigin, RemoteInstigatorOrigin, RemoteRepositoryOrigin
 from dagster._core.scheduler.instigation import InstigatorState, InstigatorStatus, SensorInstigatorData, TickData, TickStatus
 from dagster_shared.error import SerializableErrorInfo
@@ -29,7 +30,7 @@ from sqlalchemy.exc import OperationalError
 from pipeline_defs.cli.launching import NOTE, SHOWN_REASONS, Launched, print_runs
 from pipeline_defs.core.errors import BadKey, BadSetting, LakeUnavailable, RangesFailed, TopicsFailed
 from pipeline_defs.core.landing.verdicts import failed
-from pipeline_defs.core.log.planning import Policy
+from pipeline_defs.core.log.cutting import Policy
 from pipeline_defs.core.offsets import parse_key
 from pipeline_defs.operate import status
 from pipeline_defs.operate.news import FailedSince, FailedTicks, LandedCount, LandedSince, landed_text
@@ -181,6 +182,26 @@ def test_a_failed_run_is_told_once_with_its_first_reason(instance: dg.DagsterIns
     assert failed.read(now) == []
     other = fail(instance, PAYMENTS.landing.job, error=ValueError("three"))
     assert failed.read(now) == [f"run {other} of payments failed: ValueError: three"]
+
+
+def test_a_backfill_that_dagster_gave_up_is_told_once(instance: dg.DagsterInstance) -> None:
+    """No run of it fails: its daemon met an error of its own. The controls: an earlier one, one at work, one of others."""
+
+    def add(name: str, status: BulkActionStatus, topic: Topic = ORDERS) -> PartitionBackfill:
+        error = SerializableErrorInfo("DagsterInvariantViolationError: its code server is away\nmore", [], None)
+        backfill = PartitionBackfill(name, status, False, {}, time.time(), asset_selection=[topic.asset_key], error=error)
+        instance.add_backfill(backfill)
+        return backfill
+
+    add("before", BulkActionStatus.FAILED)
+    at_work = add("later", BulkActionStatus.REQUESTED)
+    failed = FailedSince([ORDERS], instance, datetime.now(UTC))
+    add("others", BulkActionStatus.FAILED, PAYMENTS)
+    assert failed.read(datetime.now(UTC)) == []
+    instance.update_backfill(at_work.with_status(BulkActionStatus.FAILED))
+    (line,) = failed.read(datetime.now(UTC))
+    assert line.startswith("backfill later of orders was given up by Dagster: ") and "its code server is away; what" in line
+    assert failed.read(datetime.now(UTC)) == []
 
 
 @pytest.mark.parametrize("reason", [None, "its host is gone"])

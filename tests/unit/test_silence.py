@@ -21,7 +21,7 @@ from pipeline_defs.adapters.telemetry import alerting, openlineage
 from pipeline_defs.adapters.telemetry.alerting import send_alert
 from pipeline_defs.adapters.telemetry.openlineage import Sender
 from pipeline_defs.core.errors import BadSetting, BrokerRefuses, BrokerUnavailable, OffsetlakeError, StaleAnswer
-from pipeline_defs.core.log.planning import Policy
+from pipeline_defs.core.log.cutting import Policy
 from pipeline_defs.orchestration.pulse import pulse
 from pipeline_defs.orchestration.pulse.topic_discovery import plan_new_topics
 from pipeline_defs.orchestration.runs import visiting

@@ -17,10 +17,10 @@ from kafka.structs import OffsetAndMetadata, OffsetAndTimestamp
 
 from ...core.advice import some_of
 from ...core.errors import BrokerUnavailable, NoLeader, OffsetlakeError, Refused, StaleAnswer
+from ...core.log.cutting import Policy
 from ...core.log.expiry import Durability, Exposure, Rates, read_durability, read_retention, seconds_to_loss
 from ...core.log.holes import BatchSpan, SpanKind
 from ...core.log.plan_step import LogState, TopicIds, Watermarks, are_two
-from ...core.log.planning import Policy
 from ...core.log.topic_state import PartitionState, TopicState
 from ...core.offsets import is_internal
 from .kafka_connection import Connection, T, read_refusals

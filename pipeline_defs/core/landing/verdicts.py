@@ -24,7 +24,7 @@ class Outcome(StrEnum):
     CHANGED = "changed"  # read again: other rows; the landed file stays
     REPLACED = "replaced"  # read again: other rows, which replaced the landed ones, as a person asked
     EXPIRED = "expired"  # could not be read again, Kafka no longer has it; the landed file matches its digest
-    FAILED = "failed"  # not landed; nothing became visible
+    FAILED = "failed"  # not landed, or not compared with what is landed; nothing was changed
 
     @property
     def is_landed(self) -> bool:
@@ -54,7 +54,7 @@ class Verdict:
 
 
 def failed(offsets: OffsetRange, *violations: str) -> Verdict:
-    """Return the verdict of a range that is not landed."""
+    """Return the verdict of a range that failed."""
     return Verdict(offsets, Outcome.FAILED, violations=violations)
 
 

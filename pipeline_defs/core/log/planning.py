@@ -8,51 +8,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from itertools import chain, islice, zip_longest
 from math import inf
-from typing import Literal
 
 from ..advice import command, some_of
 from ..errors import NoLeader, Refused
 from ..offsets import OffsetRange, merge_ranges
-from .cutting import cut_ranges
+from .cutting import Policy, cut_ranges, grid_of, waiting_since
 from .plan_step import Growth, Head, Link, LinkKind, LogState, PlanStep
 from .topic_state import PartitionState, TopicState, find_shrunk, refuse_other_cluster, refuse_stale
 
-AUTO_RECORDS_DEFAULT = 1 << 17  # while the record size is unknown
-AUTO_RECORDS_MAX = 1 << 24
-CLOCKS_APART_MS = 300_000  # tolerated between the clocks of two hosts that plan or run daemons
 MOST_SKIPPED = 100_000  # ranges that a skip may plan; their step has some 20 MB
-
-
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """How a topic is cut into ranges; validated by the component that reads it from defs.yaml."""
-
-    records_per_range: int | Literal["auto"] = "auto"
-    target_file_bytes: int = 128 * 1024 * 1024
-    max_age_seconds: float = 60.0
-    start: str | int = "earliest"  # earliest | latest | none | ms since 1970
-    isolation_level: Literal["read_committed", "read_uncommitted"] = "read_committed"
-    budget: int = 200
-    order: Literal["oldest_first", "newest_first"] = "oldest_first"  # in which ranges are landed
-    cluster_id: str | None = None  # of the Kafka cluster that the topic is read from; none: the one in the plan log
-
-    @property
-    def is_newest_first(self) -> bool:
-        """Whether the newest ranges are landed first, so earlier ones wait longer."""
-        return self.order == "newest_first"
-
-
-def grid_of(policy: Policy, bytes_per_record: float | None) -> int:
-    """Return the grid in offsets: as configured, or sized toward `target_file_bytes` in powers of two.
-
-    Powers of two nest, so a grid that changes with the record size keeps most old boundaries.
-    """
-    if policy.records_per_range != "auto":
-        return policy.records_per_range
-    if not bytes_per_record or bytes_per_record <= 0:
-        return AUTO_RECORDS_DEFAULT
-    wanted = max(1, min(AUTO_RECORDS_MAX, int(policy.target_file_bytes / bytes_per_record)))
-    return 1 << (wanted.bit_length() - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,7 +251,7 @@ def _cuts_by_partition(
     log_state: LogState, state: TopicState, grid: int, max_age_ms: float, now_ms: int
 ) -> list[Iterator[OffsetRange]]:
     """Return one iterator of cuts per Kafka partition: the most endangered first, then the longest waiting."""
-    since = {p: _waiting_since(log_state.heads[p], seen, now_ms) for p, seen in state.partitions.items()}
+    since = {p: waiting_since(log_state.heads[p], seen, now_ms) for p, seen in state.partitions.items()}
 
     def urgency(item: tuple[int, PartitionState]) -> tuple[float, int, int]:
         partition, seen = item
@@ -297,15 +261,3 @@ def _cuts_by_partition(
         cut_ranges(log_state, partition, seen.watermarks.end, grid, cut_tail=now_ms - since[partition] >= max_age_ms)
         for partition, seen in sorted(state.partitions.items(), key=urgency)
     ]
-
-
-def _waiting_since(head: Head, seen: PartitionState, now_ms: int) -> int:
-    """Return since when (ms since 1970) the first record after the head has waited, 0 where nothing tells.
-
-    It cannot have waited since before the partition was last planned to its end: without that bound, a topic with old
-    event times as timestamps would be cut at every tick, and go before all others. A time in the future, of a record or of
-    a planner whose clock was wrong, is ignored; that of a planner a little ahead counts as now.
-    """
-    is_together = now_ms < head.moved_at_ms <= now_ms + CLOCKS_APART_MS
-    times = (seen.oldest_ms, now_ms if is_together else head.moved_at_ms)
-    return max((time for time in times if time is not None and time <= now_ms), default=0)

@@ -33,7 +33,7 @@ class PartitionState:
 
     @property
     def log_end(self) -> int:
-        """End of the log, including what a reader may not see yet."""
+        """The high watermark: the log ends there, also where a reader may not see its last records yet."""
         return max(self.watermarks.end, self.high_watermark or 0)
 
 

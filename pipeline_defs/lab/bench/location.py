@@ -13,7 +13,7 @@ from typing import Any
 
 import dagster as dg
 
-from ...core.log.planning import Policy
+from ...core.log.cutting import Policy
 from ...core.steps import StepWatcher
 from ...operate.alerts import build_watch
 from ...orchestration.pulse.pulse import build_pulse

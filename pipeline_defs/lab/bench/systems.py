@@ -21,7 +21,7 @@ from ...cli.launching import InProcessRuns
 from ...core.errors import RangesFailed
 from ...core.landing.scans import Read
 from ...core.landing.verdicts import Outcome, Verdict
-from ...core.log.planning import Policy
+from ...core.log.cutting import Policy
 from ...core.offsets import OffsetRange, TopicRange
 from ...core.steps import StepWatcher
 from ...landing.attempt import Attempt, Tools

@@ -14,7 +14,7 @@ from typing import Any
 
 import duckdb
 
-from ...core.log.planning import Policy
+from ...core.log.cutting import Policy
 from ...orchestration.home.dagster_server import DagsterServer
 from ...topics import Topic
 from ..processes import wait_until

@@ -20,7 +20,7 @@ from ...adapters.kafka.producer import Guarantees
 from ...adapters.system.jars import resolve_jars
 from ...adapters.system.processes import paused
 from ...adapters.testbed.cluster import Cluster, run_cluster
-from ...core.log.planning import Policy
+from ...core.log.cutting import Policy
 from ...settings import Settings
 from ...topics import Topic
 from ..processes import wait_until

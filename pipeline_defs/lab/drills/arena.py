@@ -18,9 +18,9 @@ from ...adapters.kafka.kafka import Kafka
 from ...adapters.kafka.operations import Operations
 from ...adapters.lake.lake import Lake
 from ...core.errors import Refused
+from ...core.log.cutting import Policy
 from ...core.log.delivery import Delivery
 from ...core.log.plan_step import Watermarks
-from ...core.log.planning import Policy
 from ...orchestration.home.project import make_home
 from ...settings import Settings, find_project
 from ...topics import Topic

@@ -126,8 +126,9 @@ def _check_landed(topic: Topic, keys: AbstractSet[str], failures: Sequence[Verdi
     own = [verdict for verdict in failures if verdict.offsets.key in keys]
     if own:
         raise RangesFailed(
-            f"of {len(keys)} ranges of topic {topic.name} {len(keys) - len(own)} landed and {len(own)} failed; what failed "
-            "stays planned and is tried again, but for what at_most_once has claimed",
+            f"of {len(keys)} ranges of topic {topic.name} {len(keys) - len(own)} landed and {len(own)} failed; of these "
+            "a range that is not landed is tried again by itself, but for what at_most_once has claimed, and the file of a "
+            "landed one stays",
             _texts(topic, own),
         )
 

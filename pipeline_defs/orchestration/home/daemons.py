@@ -18,7 +18,7 @@ from dagster._core.run_coordinator import QueuedRunCoordinator
 from dagster._core.scheduler.instigation import InstigatorState, SensorInstigatorData
 
 from ...adapters.system.locks import Holder, find_holder, remove_unheld, share_for_life
-from ...core.log.planning import CLOCKS_APART_MS
+from ...core.log.cutting import CLOCKS_APART_MS
 
 HEARTBEAT_SECONDS = 30.0  # how often Dagster's daemons say that they are there
 SILENT_AFTER_SECONDS = 3 * HEARTBEAT_SECONDS

@@ -5,7 +5,7 @@ import shutil
 from dataclasses import replace
 from functools import partial
 
-from ....core.log.planning import Policy
+from ....core.log.cutting import Policy
 from ....resources import Edges
 from ....topics import Topic
 from ...processes import NotMeasured

@@ -31,7 +31,7 @@ def stage(url: str, bootstrap_servers: str, topic: str, ranges: Sequence[Sequenc
 
 def land_all(name: str, records_per_range: int) -> int:
     """Plan and land all that a topic holds, by the environment's settings; return how many bytes the landed files have."""
-    from ....core.log.planning import Policy
+    from ....core.log.cutting import Policy
     from ....topics import Topic
     from ..systems import land_pending, plan_all
 

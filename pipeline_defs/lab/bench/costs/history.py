@@ -24,10 +24,11 @@ from ....adapters.lake.lake import Lake
 from ....adapters.lake.layout import data_path, manifest_path
 from ....adapters.lake.parquet import RAW_SCHEMA
 from ....adapters.tables.delta_log import raw_table_log
+from ....core.log.cutting import Policy
 from ....core.log.latency import WINDOW_MS
 from ....core.log.manifest import Manifest, Provenance, StagedFile
 from ....core.log.plan_step import LogState, PlanStep
-from ....core.log.planning import Policy, plan
+from ....core.log.planning import plan
 from ....core.offsets import OffsetRange
 from ....core.raw_columns import RAW_COLUMNS
 from ....core.steps import no_step

@@ -19,7 +19,7 @@ from typing import Any
 import pyarrow.parquet as pq
 from dagster import DagsterRunStatus, RunsFilter
 
-from ....core.log.planning import Policy
+from ....core.log.cutting import Policy
 from ....orchestration.home.dagster_home import open_instance
 from ....orchestration.home.dagster_server import DagsterServer
 from ....settings import Settings
