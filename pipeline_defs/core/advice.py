@@ -39,11 +39,11 @@ def replace_command(topic: str, key: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class TopicStatus:
     """State that the advice depends on; counts are of ranges, `lag` and `not_accepted` of offsets.
 
     `late`, `stuck` and `held_back` are the messages of the checks on records that are soon deleted, on what is stalled, and on
-    open transactions; `why_failed` is the reason of the last failure. `held` of the pending ranges are in an active run.
+    open transactions; `why_failed` is the reason of the last failure. `in_progress` of the pending ranges are in an active run.
     `waiting` says what waits, for what and since when, `undecoded` the same of what is landed and not decoded. `is_landing`
     means that an active run has landed something. `to_tick` is what a person must do before planning and landing happen by
     themselves; it is empty where they do.
@@ -52,7 +52,7 @@ class Standing:
     topic: str
     lag: int = 0
     pending: int = 0
-    held: int = 0
+    in_progress: int = 0
     failed: int = 0
     not_accepted: int = 0
     late: tuple[str, ...] = ()
@@ -65,7 +65,7 @@ class Standing:
     to_tick: str = ""
 
 
-def next_action(now: Standing) -> str:
+def next_action(now: TopicStatus) -> str:
     """Return the sentence for the first of these conditions that holds.
 
     | condition | what to do |
@@ -83,7 +83,7 @@ def next_action(now: Standing) -> str:
     return next(_sentences(now))
 
 
-def _sentences(now: Standing) -> Iterator[str]:
+def _sentences(now: TopicStatus) -> Iterator[str]:
     lost = f"decide on {now.not_accepted:,} lost offsets that nobody has accepted: `{command('losses', now.topic)}`"
     if now.late:
         rest = f"; and {lost}, or the rest of their ranges is not landed" if now.not_accepted else ""
@@ -92,15 +92,15 @@ def _sentences(now: Standing) -> Iterator[str]:
         yield lost
     if now.stuck:
         yield _first(now.stuck, now)
-    if (now.lag or now.pending) and not now.held and now.to_tick:
+    if (now.lag or now.pending) and not now.in_progress and now.to_tick:
         failed = f"; {counted(now.failed, 'range')} failed, {now.why_failed}" if now.failed else ""
         yield f"{_by_hand(now)}, or {now.to_tick}: nothing plans and lands by itself now{failed}"
     if now.failed:
         waiting = f"; {now.waiting}" if now.waiting else ""
         yield f"{counted(now.failed, 'range')} failed and {_is(now.failed)} tried again, {now.why_failed}{waiting}"
     yield from _waits(now)
-    if now.held and now.is_landing:
-        yield f"{NOTHING}: a run is landing {now.held:,} of {counted(now.pending, 'range')}"
+    if now.in_progress and now.is_landing:
+        yield f"{NOTHING}: a run is landing {now.in_progress:,} of {counted(now.pending, 'range')}"
     if now.held_back:
         yield f"{NOTHING} yet: {_first(now.held_back, now)}"
     if now.lag:
@@ -108,8 +108,8 @@ def _sentences(now: Standing) -> Iterator[str]:
     yield f"{NOTHING}: everything is landed"
 
 
-def _waits(now: Standing) -> Iterator[str]:
-    if now.pending and not (now.held and now.is_landing):
+def _waits(now: TopicStatus) -> Iterator[str]:
+    if now.pending and not (now.in_progress and now.is_landing):
         yield f"wait: {now.waiting or 'the next run takes ' + counted(now.pending, 'range')}"
     if now.undecoded and not now.to_tick:
         yield f"wait: {now.undecoded}"
@@ -117,11 +117,11 @@ def _waits(now: Standing) -> Iterator[str]:
         yield f"`{command('decode', now.topic, '--due')}`, or {now.to_tick}: {now.undecoded}"
 
 
-def _first(texts: tuple[str, ...], now: Standing) -> str:
+def _first(texts: tuple[str, ...], now: TopicStatus) -> str:
     return texts[0] if len(texts) == 1 else f"{texts[0]} (and {len(texts) - 1:,} more: `{command('audit', now.topic)}`)"
 
 
-def _by_hand(now: Standing) -> str:
+def _by_hand(now: TopicStatus) -> str:
     if now.pending:
         return f"land {counted(now.pending, 'range')}: `{command('land', now.topic, '--pending')}`"
     return f"plan {now.lag:,} offsets: `{command('plan', now.topic, '--through-end --apply')}`"

@@ -29,8 +29,8 @@ from ..core.tables import raw_table
 from ..core.tables.compaction import RawGroup
 from ..core.tables.delta import EMPTY, MEND, Commit, File, Snapshot
 from ..core.tables.raw_table import COLUMNS, SCHEMA, Due, RangeFiles
+from .landed_files import find_otherwise, has_bytes_of, table_file
 from .staging_places import Staging, staging_here, told_if_gone
-from .standing import find_otherwise, has_bytes_of, table_file
 
 
 class _LookAgain(Exception):
@@ -94,9 +94,9 @@ def append_landed(
 
 def _make_files(due: Due, table: Snapshot, lake: Lake, log: DeltaLog, at_ms: int, uncut: dict[str, str]) -> list[File]:
     """Make the files that a commit adds; record in `uncut` by path why a compacted file cannot be cut."""
-    standing = RangeFiles(table)
+    before = RangeFiles(table)
     files = [
-        raw_table.file_of(manifest, _link(manifest, standing.find(manifest.offsets), table, lake, log)) for manifest in due.adds
+        raw_table.file_of(manifest, _link(manifest, before.find(manifest.offsets), table, lake, log)) for manifest in due.adds
     ]
     for path, ranges in due.cuts.items():
         try:
@@ -134,7 +134,7 @@ def try_append(
 def _find_wrong(doubts: Doubts, coverage: Coverage, table: Snapshot, lake: Lake, log: DeltaLog) -> set[OffsetRange]:
     """Return the ranges whose landed file, which is intact, is to replace the table's."""
     wrong, by_path = set[OffsetRange](), defaultdict[str, list[Manifest]](list)
-    files, standing = RangeFiles(table), raw_table.ranges_by_file(coverage, table)
+    files, in_file = RangeFiles(table), raw_table.ranges_by_file(coverage, table)
     for offsets in doubts.ranges:
         manifest, file = coverage.manifests.get(offsets), files.find(offsets)
         if manifest is not None and file is not None:
@@ -142,7 +142,7 @@ def _find_wrong(doubts: Doubts, coverage: Coverage, table: Snapshot, lake: Lake,
     for path, manifests in by_path.items():
         file = table.files[path]
         try:
-            found = find_otherwise(file, manifests, standing.get(path, ()), log.folder, lake)
+            found = find_otherwise(file, manifests, in_file.get(path, ()), log.folder, lake)
             wrong |= {offsets for offsets, alone in found.items() if not alone or doubts.replaces}
         except DamagedFile:
             if not raw_table.is_compacted(file):  # a damaged compacted file cannot be cut
@@ -158,16 +158,16 @@ def _is_whole(manifest: Manifest, lake: Lake) -> bool:
     return False
 
 
-def _link(manifest: Manifest, standing: File | None, table: Snapshot, lake: Lake, log: DeltaLog) -> str:
+def _link(manifest: Manifest, present: File | None, table: Snapshot, lake: Lake, log: DeltaLog) -> str:
     """Link a landed file under a name that no file of the table ever had; return it, below the table's folder.
 
-    `standing` is the file that the table has of the range now.
+    `present` is the file that the table has of the range now.
     """
     own, file = lake.own_path(manifest), manifest.file
     if own is None or file is None or lake.store.size(own) != file.bytes:
         raise _gone(manifest, lake, table, log)
-    is_copy = standing is not None and raw_table.revision_in(standing, manifest.offsets) == manifest.revision
-    for number in count(raw_table.number_of(standing.path) + 1 if standing is not None and is_copy else 0):
+    is_copy = present is not None and raw_table.revision_in(present, manifest.offsets) == manifest.revision
+    for number in count(raw_table.number_of(present.path) + 1 if present is not None and is_copy else 0):
         name = raw_table.name_of(manifest, number)
         path = f"{log.folder}/{name}"
         if name in table.removed or not _is_free_or_same(own, path, file, lake):

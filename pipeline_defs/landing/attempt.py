@@ -17,8 +17,8 @@ from ..core.offsets import OffsetRange
 from ..core.steps import StepWatcher, no_step
 from ..core.tables.delta import Snapshot
 from ..core.tables.raw_table import RangeFiles
+from .landed_files import Digests
 from .staging_places import LocalStaging, Staging
-from .standing import Digests
 
 if TYPE_CHECKING:
     from ..adapters.kafka.kafka import Kafka

@@ -26,8 +26,8 @@ from ..core.tables.raw_table import RangeFiles, how_to_mend, is_as_landed, is_co
 from ..core.tables.raw_table import violations as table_violations
 from ..settings import code_version
 from .attempt import Attempt, Tools
+from .landed_files import Digests, find_otherwise, why_changed, why_not_as_landed
 from .landing import land
-from .standing import Digests, find_otherwise, why_changed, why_not_as_landed
 
 DIGEST_THREADS = 4
 NIGHTLY_BYTES = 16 * 1024**3  # of a topic: some minutes on an object store
@@ -64,18 +64,19 @@ def looked(check: str, look: Callable[[], Finding]) -> Finding:
 
 
 def check_tiling(
-    topic: str, lake: Lake, *, is_newest_first: bool = False, is_recent: bool = False, held: Collection[OffsetRange] = ()
+    topic: str, lake: Lake, *, is_newest_first: bool = False, is_recent: bool = False, in_progress: Collection[OffsetRange] = ()
 ) -> Finding:
     """Check that links and landed ranges tile over all history: no gap, no overlap; name the offsets.
 
-    Earlier ranges that wait where the newest are landed first are no gap, nor are ranges that a run had (`held`) just before,
-    since it lands them in any order. `is_recent` leaves out what a frontier document sums up, which tiled when it was made.
+    Earlier ranges that wait where the newest are landed first are no gap, nor are ranges that were `in_progress` in a run
+    just before, since it lands them in any order. `is_recent` leaves out what a frontier document sums up, which tiled when it
+    was made.
     """
     coverage = _read_coverage(topic, lake, "tiling", is_recent=is_recent)
     if isinstance(coverage, Finding):
         return coverage
     facts = {"steps": len(coverage.log.steps), "links": len(coverage.log.links), "manifests": len(coverage.manifests)}
-    violations = tiling_violations(coverage, is_newest_first=is_newest_first, held=held)
+    violations = tiling_violations(coverage, is_newest_first=is_newest_first, in_progress=in_progress)
     return Finding("tiling", f"{facts['links']} links", tuple(violations), facts)
 
 
@@ -148,10 +149,10 @@ def _why_not_published(manifest: Manifest, digests: Digests, lake: Lake) -> str 
     return None if reason is None or lake.is_replaced(manifest) else reason  # replaced meanwhile: the next audit checks it
 
 
-def check_table(topic: str, lake: Lake, held: Collection[OffsetRange] = ()) -> Finding:
+def check_table(topic: str, lake: Lake, in_progress: Collection[OffsetRange] = ()) -> Finding:
     """Check that the raw table has each landed range once, as it is landed, and that each of its files is there.
 
-    Ranges that a run had (`held`) just before may be missing: it appends them before it ends.
+    Ranges that were `in_progress` in a run just before may be missing: it appends them before it ends.
     Digests are checked of files that are not hard links to landed files: copies, and compacted files, in which the rows of each
     range are counted.
     """
@@ -159,10 +160,10 @@ def check_table(topic: str, lake: Lake, held: Collection[OffsetRange] = ()) -> F
     table, coverage = log.read(), _read_coverage(topic, lake, "raw_table")
     if isinstance(coverage, Finding):
         return coverage
-    of_ranges = table_violations(coverage, table, held)
+    of_ranges = table_violations(coverage, table, in_progress)
     if of_ranges:  # a run may have appended since: a real violation is still there in a version read later
         table = log.read(table)
-        of_ranges = [each for each in table_violations(coverage, table, held) if each in of_ranges]
+        of_ranges = [each for each in table_violations(coverage, table, in_progress) if each in of_ranges]
     sizes = lake.store.list(log.folder)
     ranges = ranges_by_file(coverage, table)
     own = {path: lake.own_path(each[0]) for path, each in ranges.items() if not is_compacted(table.files[path])}
@@ -192,7 +193,7 @@ def check_table(topic: str, lake: Lake, held: Collection[OffsetRange] = ()) -> F
 
 def _find_otherwise(coverage: Coverage, table: Snapshot, changed: Collection[str], lake: Lake) -> Iterator[str]:
     """Yield, for each range that the table does not have as landed, what mends it."""
-    topic, log, standing = coverage.log.topic, raw_table_log(coverage.log.topic, lake.store), ranges_by_file(coverage, table)
+    topic, log, in_file = coverage.log.topic, raw_table_log(coverage.log.topic, lake.store), ranges_by_file(coverage, table)
     manifests = defaultdict[str, list[Manifest]](list)
     files = RangeFiles(table)
     for offsets, manifest in coverage.manifests.items():
@@ -203,7 +204,7 @@ def _find_otherwise(coverage: Coverage, table: Snapshot, changed: Collection[str
         if not is_compacted(file) and is_as_landed(file, ranges[0]):
             continue
         with suppress(DamagedFile):  # a violation of its own
-            for offsets, alone in find_otherwise(file, ranges, standing.get(path, ()), log.folder, lake).items():
+            for offsets, alone in find_otherwise(file, ranges, in_file.get(path, ()), log.folder, lake).items():
                 kept = f"only the table has {counted(alone, 'row')} of it: restore its manifest from a backup, or "
                 by_replace = f"`{replace_command(topic, offsets.key)}` leaves them out"
                 told = f"{kept}{by_replace}" if alone else _gives_landed(topic, offsets.key)

@@ -24,9 +24,9 @@ from ..core.offsets import OffsetRange, merge_intervals, subtract_intervals
 from ..core.steps import StepWatcher
 from ..core.tables.raw_table import is_compacted
 from .attempt import Work
+from .landed_files import has_bytes_of, landed_files
 from .redo import Act, compare, differs_from_found, reinstate, roll_forward, without_manifest
 from .staging import Staged, stage_empty, staged_name, verify_range
-from .standing import has_bytes_of, landed_files
 
 MAY_BE_THERE = {Cause.COMPACTED, Cause.LOST}  # holes that an older file may have rows for, since Kafka had these records
 
@@ -203,14 +203,14 @@ def _commit_and_publish(work: Work, reading: Reading, staged: Staged) -> Verdict
 
     known = coverage.manifests.get(offsets)
     if known is not None:
-        return _hold(work, ours, part, known, is_redo=True)
+        return _act_on_newest(work, ours, part, known, is_redo=True)
     found = None
     if offsets not in coverage.published:
         adopted = adopt(ours, part, coverage.doubles_of(offsets), lake)
         if adopted is not None:
-            standing = lake.commit_manifest(adopted)
-            if standing != adopted:
-                return _hold(work, ours, part, standing, is_redo=False)
+            newest = lake.commit_manifest(adopted)
+            if newest != adopted:
+                return _act_on_newest(work, ours, part, newest, is_redo=False)
             tools.on_step("commit", key=offsets.key, digest=adopted.digest)
             return Verdict(offsets, Outcome.ROLLED_FORWARD, adopted)
     else:  # a file without a manifest: somebody deleted that
@@ -224,47 +224,47 @@ def _commit_and_publish(work: Work, reading: Reading, staged: Staged) -> Verdict
     if ours.named_after:
         lake.publish(ours)  # at_least_once, no fence: visible under the attempt's own name before any commit
         tools.on_step("publish", key=offsets.key)
-    standing = lake.commit_manifest(ours)
-    if standing == ours:
+    newest = lake.commit_manifest(ours)
+    if newest == ours:
         tools.on_step("commit", key=offsets.key, digest=ours.digest)
         return _publish(work, ours, Verdict(offsets, Outcome.LANDED, ours), mend=found is not None)
-    return _hold(work, ours, part, standing, is_redo=False)
+    return _act_on_newest(work, ours, part, newest, is_redo=False)
 
 
-def _hold(work: Work, ours: Manifest, part: PartFile | None, standing: Manifest, *, is_redo: bool) -> Verdict:
+def _act_on_newest(work: Work, ours: Manifest, part: PartFile | None, newest: Manifest, *, is_redo: bool) -> Verdict:
     """Compare what was read now with the newest manifest and act on it; repeat where another attempt commits meanwhile."""
     lake = work.tools.lake
     while True:
-        standing = lake.newest(standing)
-        is_first_since = standing.revision == work.revision_before(standing.offsets)
-        act, verdict = compare(standing, ours, part, work, is_redo=is_redo, is_first_since=is_first_since)
+        newest = lake.newest(newest)
+        is_first_since = newest.revision == work.revision_before(newest.offsets)
+        act, verdict = compare(newest, ours, part, work, is_redo=is_redo, is_first_since=is_first_since)
         if act is Act.MEND and ours.file is not None:
             work.staging.bring(part, ours.file)
-            return _publish(work, standing, verdict, staged=ours.file.path, mend=True)
+            return _publish(work, newest, verdict, staged=ours.file.path, mend=True)
         if act is Act.NEXT:
-            newer = _next_revision(work, ours, part, standing)
-            standing = lake.commit_manifest(newer)
-            if standing == newer:
+            newer = _next_revision(work, ours, part, newest)
+            newest = lake.commit_manifest(newer)
+            if newest == newer:
                 work.tools.on_step("commit", key=newer.offsets.key, digest=newer.digest)
                 return _publish(work, newer, replace(verdict, manifest=newer))
-        elif not lake.is_replaced(standing):
+        elif not lake.is_replaced(newest):
             return verdict
 
 
-def _next_revision(work: Work, ours: Manifest, part: PartFile | None, standing: Manifest) -> Manifest:
+def _next_revision(work: Work, ours: Manifest, part: PartFile | None, newest: Manifest) -> Manifest:
     """Stage what was read now as the next revision, and return its manifest."""
     file = ours.file
-    if file is None and standing.file is not None:
+    if file is None and newest.file is not None:
         file = stage_empty(staged_name(ours.topic, ours.offsets), ours.offsets, work.attempt, work.tools.lake)
     work.staging.bring(part, file)
-    return replace(ours, file=file, revision=standing.revision + 1, named_after=standing.named_after, drop=standing.drop)
+    return replace(ours, file=file, revision=newest.revision + 1, named_after=newest.named_after, drop=newest.drop)
 
 
 def _publish(work: Work, manifest: Manifest, verdict: Verdict, *, staged: str | None = None, mend: bool = False) -> Verdict:
     """Publish a committed manifest; the verdict is of the newest revision then, which may be a later one."""
     lake, offsets = work.tools.lake, manifest.offsets
-    standing = lake.publish(manifest, staged, mend=mend)
-    if standing is None:
+    published = lake.publish(manifest, staged, mend=mend)
+    if published is None:
         newest = lake.newest(manifest)
         if newest == manifest or not roll_forward(newest, lake):
             return failed(
@@ -272,6 +272,6 @@ def _publish(work: Work, manifest: Manifest, verdict: Verdict, *, staged: str | 
                 f"range {offsets.text(manifest.topic)}: revision {newest.revision} of attempt {newest.provenance.attempt} is "
                 "committed, and its staged file is gone, so it was not published; the next run reads the range again",
             )
-        standing = lake.newest(newest)
+        published = lake.newest(newest)
     work.tools.on_step("publish", key=offsets.key)
-    return verdict if standing.revision == manifest.revision else Verdict(offsets, Outcome.SUPERSEDED, standing)
+    return verdict if published.revision == manifest.revision else Verdict(offsets, Outcome.SUPERSEDED, published)

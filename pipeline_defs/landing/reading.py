@@ -28,9 +28,9 @@ from ..core.offsets import OffsetRange
 from ..core.raw_columns import RAW_COLUMNS, TIMES_FROM_MS, TIMES_TO_MS
 from ..core.tables.raw_table import is_compacted
 from .attempt import Work
+from .landed_files import why_not_as_landed
 from .redo import verify_expired
 from .staging_places import told_if_gone
-from .standing import why_not_as_landed
 
 if TYPE_CHECKING:
     from ..adapters.kafka.kafka_log import LogRecord
@@ -77,12 +77,12 @@ def _leave_to_table(work: Work, manifest: Manifest) -> Verdict | None:
     try:
         if why_not_as_landed(file, [manifest], raw_table_log(work.topic, lake.store).folder, lake):
             return None
-        standing = lake.commit_manifest(manifest.dropped(work.tools.now_ms()))
+        newest = lake.commit_manifest(manifest.dropped(work.tools.now_ms()))
     except OffsetlakeError as error:
         return failed(manifest.offsets, error.reason)
     work.tools.on_step("left_to_table", key=manifest.offsets.key)
     note = "its file in `data/` is gone, and Kafka has not all of it any more: the raw table has its rows, as of a dropped file"
-    return Verdict(manifest.offsets, Outcome.ROLLED_FORWARD, standing, (note,)) if standing.is_dropped else None
+    return Verdict(manifest.offsets, Outcome.ROLLED_FORWARD, newest, (note,)) if newest.is_dropped else None
 
 
 def _readable_or_reason(

@@ -17,7 +17,7 @@ from ..core.log.holes import Cause
 from ..core.log.manifest import Manifest
 from ..core.offsets import OffsetRange, subtract_intervals
 from .attempt import Work
-from .standing import TRIES, Digests, count_only_in_table, has_bytes_of, landed_files
+from .landed_files import TRIES, Digests, count_only_in_table, has_bytes_of, landed_files
 
 
 class Act(StrEnum):
@@ -29,7 +29,7 @@ class Act(StrEnum):
 
 
 def compare(
-    standing: Manifest, ours: Manifest, part: parquet.PartFile | None, work: Work, *, is_redo: bool, is_first_since: bool
+    newest: Manifest, ours: Manifest, part: parquet.PartFile | None, work: Work, *, is_redo: bool, is_first_since: bool
 ) -> tuple[Act, Verdict]:
     """Compare what was read now with the newest manifest and its file.
 
@@ -49,29 +49,29 @@ def compare(
     A next revision fails without `is_first_since`.
     """
     attempt, lake = work.attempt, work.tools.lake
-    offsets, is_same = ours.offsets, standing.digest == ours.digest
+    offsets, is_same = ours.offsets, newest.digest == ours.digest
     may_replace = attempt.on_change == "replace"
-    damage = _damage(standing, work, is_redo=is_redo)
+    damage = _damage(newest, work, is_redo=is_redo)
     if damage is None:
-        difference = None if is_same else _difference(standing, ours, part, lake, as_landed=not may_replace)
+        difference = None if is_same else _difference(newest, ours, part, lake, as_landed=not may_replace)
         if difference is None:
             outcome = Outcome.UNCHANGED if is_redo else Outcome.SUPERSEDED
             notes = () if is_same else ("equal rows, other bytes: of another writer, or without columns that came later",)
-            return Act.KEEP, Verdict(offsets, outcome, standing, notes)
+            return Act.KEEP, Verdict(offsets, outcome, newest, notes)
         if may_replace:
-            return _next(offsets, Outcome.REPLACED, standing, is_first_since=is_first_since)
-        is_compacted = _is_compacted_since(standing, ours, part, lake)
+            return _next(offsets, Outcome.REPLACED, newest, is_first_since=is_first_since)
+        is_compacted = _is_compacted_since(newest, ours, part, lake)
         why = ", compacted since it was landed" if is_compacted else ""
         text = f"range {offsets.text(ours.topic)}: {difference}{why}"
-        return Act.KEEP, Verdict(offsets, Outcome.CHANGED, standing, (text,), is_compacted=is_compacted)
-    is_gone = lake.store.size(published_path(standing)) is None
+        return Act.KEEP, Verdict(offsets, Outcome.CHANGED, newest, (text,), is_compacted=is_compacted)
+    is_gone = lake.store.size(published_path(newest)) is None
     if is_same and not is_gone and (may_replace or not attempt.redo):
         outcome = Outcome.REPLACED if may_replace else Outcome.ROLLED_FORWARD
-        return Act.MEND, Verdict(offsets, outcome, standing, (damage,))
-    alone = count_only_in_table(standing, work.table_files, part.path if part else None, lake) if is_gone else 0
+        return Act.MEND, Verdict(offsets, outcome, newest, (damage,))
+    alone = count_only_in_table(newest, work.table_files, part.path if part else None, lake) if is_gone else 0
     if (is_gone and not alone) or may_replace:
         outcome = Outcome.LANDED if is_gone else Outcome.REPLACED
-        return _next(offsets, outcome, standing, damage, is_first_since=is_first_since)
+        return _next(offsets, outcome, newest, damage, is_first_since=is_first_since)
     kept = f"only the raw table has {counted(alone, 'row')} of it; " if alone else ""
     advice = (
         f"{kept}nothing was written; restore the file from a backup of the lake, or put what Kafka has now in its place: "
@@ -80,34 +80,34 @@ def compare(
     return Act.KEEP, failed(offsets, f"{damage}; {advice}")
 
 
-def _next(offsets: OffsetRange, outcome: Outcome, standing: Manifest, *notes: str, is_first_since: bool) -> tuple[Act, Verdict]:
+def _next(offsets: OffsetRange, outcome: Outcome, newest: Manifest, *notes: str, is_first_since: bool) -> tuple[Act, Verdict]:
     if is_first_since:
-        return Act.NEXT, Verdict(offsets, outcome, standing, notes)
+        return Act.NEXT, Verdict(offsets, outcome, newest, notes)
     overtaken = (
-        f"range {offsets.text(standing.topic)}: attempt {standing.provenance.attempt} committed revision {standing.revision} "
+        f"range {offsets.text(newest.topic)}: attempt {newest.provenance.attempt} committed revision {newest.revision} "
         "since this run began, so which of the two has read later is not known; nothing was written, that revision stands; "
         "read the range again"
     )
     return Act.KEEP, failed(offsets, *notes, overtaken)
 
 
-def _damage(standing: Manifest, work: Work, *, is_redo: bool) -> str | None:
+def _damage(newest: Manifest, work: Work, *, is_redo: bool) -> str | None:
     """Return what is wrong with the published file of a manifest, none where it is right; a redo also reads it."""
-    where, lake = f"range {standing.offsets.text(standing.topic)}", work.tools.lake
-    if not (lake.is_published(standing) or roll_forward(standing, lake)):
-        found = lake.store.size(published_path(standing))
+    where, lake = f"range {newest.offsets.text(newest.topic)}", work.tools.lake
+    if not (lake.is_published(newest) or roll_forward(newest, lake)):
+        found = lake.store.size(published_path(newest))
         if found is None:
-            return f"{where} was committed with digest {standing.digest}, and its file is neither published nor staged"
-        expected = standing.file.bytes if standing.file else 0
+            return f"{where} was committed with digest {newest.digest}, and its file is neither published nor staged"
+        expected = newest.file.bytes if newest.file else 0
         return f"{where}: the published file, of {found} bytes, is not the one of {expected} bytes that was committed"
-    if is_redo and standing.file is not None:
+    if is_redo and newest.file is not None:
         try:
-            digest = work.digests.of(standing)
+            digest = work.digests.of(newest)
         except DamagedFile as error:  # mended by another file in its place, as any damage is
             return f"{where}: {error}"
-        if digest != standing.digest:
+        if digest != newest.digest:
             return (
-                f"{where}: the published file has sha256 {digest}, expected {standing.digest} as its manifest says: it was "
+                f"{where}: the published file has sha256 {digest}, expected {newest.digest} as its manifest says: it was "
                 "changed after it was landed"
             )
     return None
@@ -166,17 +166,15 @@ def without_manifest(ours: Manifest, difference: str, lake: Lake) -> str:
     )
 
 
-def _difference(
-    standing: Manifest, ours: Manifest, part: parquet.PartFile | None, lake: Lake, *, as_landed: bool
-) -> str | None:
-    if standing.rows == ours.rows == 0:
+def _difference(newest: Manifest, ours: Manifest, part: parquet.PartFile | None, lake: Lake, *, as_landed: bool) -> str | None:
+    if newest.rows == ours.rows == 0:
         return None
-    if part is None or standing.file is None:
-        return f"{standing.rows} rows are landed, the broker has {ours.rows} now"
+    if part is None or newest.file is None:
+        return f"{newest.rows} rows are landed, the broker has {ours.rows} now"
     for _ in range(TRIES):
         try:
-            with landed_files([standing], lake) as files, parquet.told_if_damaged("the landed or the staged file"):
-                return comparing.differing_rows(files[standing.offsets].path, part.path, as_landed=as_landed)
+            with landed_files([newest], lake) as files, parquet.told_if_damaged("the landed or the staged file"):
+                return comparing.differing_rows(files[newest.offsets].path, part.path, as_landed=as_landed)
         except FileNotFoundError:  # dropped since it was found
             continue
     raise StagedFileGone(
@@ -185,16 +183,16 @@ def _difference(
     )
 
 
-def _is_compacted_since(standing: Manifest, ours: Manifest, part: parquet.PartFile | None, lake: Lake) -> bool:
+def _is_compacted_since(newest: Manifest, ours: Manifest, part: parquet.PartFile | None, lake: Lake) -> bool:
     """Return whether all rows that are gone were removed by compaction, and the rest is as it was landed."""
-    before = [(hole.start, hole.end) for hole in standing.holes]
+    before = [(hole.start, hole.end) for hole in newest.holes]
     others = [(hole.start, hole.end) for hole in ours.holes if hole.cause is not Cause.COMPACTED]
     if subtract_intervals(others, before):
         return False
     if part is None:
         return True
-    with suppress(FileNotFoundError), landed_files([standing], lake) as files:
-        return comparing.rows_beyond(part.path, files[standing.offsets].path, in_common=True) is None
+    with suppress(FileNotFoundError), landed_files([newest], lake) as files:
+        return comparing.rows_beyond(part.path, files[newest.offsets].path, in_common=True) is None
     return False
 
 

@@ -26,7 +26,7 @@ from ..adapters.system.locks import scratch
 from ..core.errors import DamagedFile, LakeUnavailable, Refused, StagedFileGone
 from ..core.log.manifest import Manifest, StagedFile
 from ..core.offsets import OffsetRange
-from .standing import LandedFile, landed_files
+from .landed_files import LandedFile, landed_files
 
 WATCH_SECONDS = 0.05
 LIST_SECONDS = 3.0

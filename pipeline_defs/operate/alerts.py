@@ -16,7 +16,7 @@ from ..adapters.telemetry.alerting import receiver_of, send_alert
 from ..core.advice import command, some_of
 from ..core.landing.progress import Seen, see_count, see_version
 from ..landing.auditing import Finding
-from ..orchestration.assets.checks import report_standing
+from ..orchestration.assets.checks import report_troubles
 from ..orchestration.assets.decoded_checks import DEAD_LETTERS
 from ..orchestration.runs.known import Known, read_known
 from ..orchestration.runs.ledger import check_expiry, check_losses
@@ -50,7 +50,7 @@ def find_troubles(topic: Topic, seen: Mapping[str, Seen], edges: Edges, instance
     """
     found = read_situation(topic, edges.lake.recent(topic.name), edges, known)
     ledger, now_ms = found.losses(), edges.now_ms()
-    progress = report_standing(topic, found, ledger, instance, now_ms, known)
+    progress = report_troubles(topic, found, ledger, instance, now_ms, known)
     lost = replace(check_losses(topic, ledger), check=NOTHING_LOST)
     expiry = check_expiry(topic, found.endangered)
     tables = read_tables(topic, found.coverage, edges, instance)

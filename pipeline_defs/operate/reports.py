@@ -14,7 +14,7 @@ from ..core.log.topic_state import refuse_other_cluster
 from ..core.offsets import OffsetRange
 from ..core.tables.raw_table import RangeFiles, is_compacted
 from ..landing.auditing import Finding
-from ..landing.standing import standing_path
+from ..landing.landed_files import rows_path
 from ..resources import Edges
 from ..topics import Topic
 
@@ -44,7 +44,7 @@ def trace_row(topic: Topic, partition: int, offset: int, edges: Edges, generatio
         return answer
     provenance, record = manifest.provenance, OffsetRange(wanted, partition, offset, offset + 1)
     answer |= {
-        "file": edges.lake.store.url(standing_path(manifest, edges.lake)) if manifest.file else None,
+        "file": edges.lake.store.url(rows_path(manifest, edges.lake)) if manifest.file else None,
         "sha256": manifest.digest,
         "run": provenance.run_id,
         "attempt": provenance.attempt,
@@ -75,7 +75,7 @@ def trace_row(topic: Topic, partition: int, offset: int, edges: Edges, generatio
             answer["decoded"]["dead_letter"] = _read_row(topic.name, path, record, edges, "side, error_class, error")
     hole = next((hole for hole in manifest.holes if hole.start <= offset < hole.end), None)
     answer["hole"] = hole.cause.value if hole else None
-    answer["row"] = None if hole else _read_row(topic.name, standing_path(manifest, edges.lake), record, edges)
+    answer["row"] = None if hole else _read_row(topic.name, rows_path(manifest, edges.lake), record, edges)
     return answer
 
 

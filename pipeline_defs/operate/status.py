@@ -15,7 +15,7 @@ from typing import Any
 import dagster as dg
 from dagster._core.scheduler.instigation import InstigatorStatus
 
-from ..core.advice import Standing, next_action
+from ..core.advice import TopicStatus, next_action
 from ..core.errors import BrokerUnavailable, OffsetlakeError, UnknownTopic, as_ours
 from ..core.landing.dispatch import Tried
 from ..core.landing.progress import find_lag, landed_per_second
@@ -116,11 +116,11 @@ def _describe(topic: Topic, coverage: Coverage, edges: Edges, instance: dg.Dagst
         "seconds_to_loss": _least(row["seconds_to_loss"] for row in rows),
         "group_off": _group_off(topic, coverage, edges),
     }
-    standing = Standing(
+    now = TopicStatus(
         topic.name,
         lag=of_broker["lag"],
         pending=len(pending),
-        held=len(pending & found.tries.held.keys()),
+        in_progress=len(pending & found.tries.in_progress.keys()),
         failed=known_of_lake["failed_ranges"],
         not_accepted=known_of_lake["not_accepted_offsets"],
         late=check_expiry(topic, found.endangered).violations,
@@ -129,11 +129,11 @@ def _describe(topic: Topic, coverage: Coverage, edges: Edges, instance: dg.Dagst
         waiting=waiting_text(topic, found, now_ms),
         undecoded=undecoded_text(topic, found.coverage, edges, known),
         why_failed=why_failed(topic, found, instance) if known_of_lake["failed_ranges"] else "",
-        is_landing=bool(pending & found.tries.held.keys()) and not found.blocked,
+        is_landing=bool(pending & found.tries.in_progress.keys()) and not found.blocked,
         to_tick=find_missing_tick(instance, now_ms) or find_failing_ticks(topic, instance),
     )
     tables = read_tables(topic, coverage, edges, instance)
-    return {**known_of_lake, **of_broker, "next_action": next_action(standing), "partitions": rows, "tables": tables}
+    return {**known_of_lake, **of_broker, "next_action": next_action(now), "partitions": rows, "tables": tables}
 
 
 def find_missing_tick(instance: dg.DagsterInstance, now_ms: int) -> str:

@@ -86,11 +86,11 @@ def _latest(topic: str, config: Latest, edges: Edges, since_ms: int) -> dict[str
     waiting = map(due.decoded.get, (*due.change.fresh, *due.change.changed))
     decoded_at = [each.provenance.landed_at_ms for each in waiting if each is not None]
     return {
-        "version": due.standing.version if due.standing else -1,
+        "version": due.snapshot.version if due.snapshot else -1,
         "waiting_ranges": due.waiting,
         "waiting_since_ms": min(decoded_at, default=None),
         "made_anew_because": due.why_anew or None,
-        **latency_facts(LatestTable(edges.lake, topic).read_waits(due.standing, since_ms)),
+        **latency_facts(LatestTable(edges.lake, topic).read_waits(due.snapshot, since_ms)),
     }
 
 

@@ -187,12 +187,12 @@ def _compact(work: _Work[G], group: G) -> CompactionVerdict:
 
 
 def _commit(work: _Work[G], group: G, file: TableFile) -> bool:
-    """Replace files of the table by one; false where one of them is no longer in the table."""
+    """Replace files of the table by one; false where others have changed what the table has in their place."""
     at_ms = work.tools.now_ms()
     removes = {each.path: at_ms for each in group.files}
     while True:
         table = work.table.log.read()
-        if not removes.keys() <= table.files.keys():
+        if not group.is_in(table):
             return False
         if work.table.log.commit(Commit([file], removes, is_compaction=True), table, at_ms):
             work.tools.on_step("compaction_committed", key=group.key, version=table.version + 1)

@@ -21,8 +21,8 @@ from ..core.tables.decoded_table import EVENT_TIME, Contents, DecodedGroup
 from ..core.tables.delta import File as TableFile
 from ..landing.appending import place_in_folder
 from ..landing.attempt import Tools
+from ..landing.landed_files import table_file
 from ..landing.staging_places import LocalStaging, Staging, staging_here
-from ..landing.standing import table_file
 
 PLACE = ("generation", "partition", "offset")
 

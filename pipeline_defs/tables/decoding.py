@@ -35,9 +35,9 @@ from ..core.tables.decoded_table import IDENTITY, TREE, paths_of
 from ..core.tables.decoding import Decided, DecodeVerdict, Decoding, decode_failed, of_nothing
 from ..landing.appending import write_checkpoint_if_due
 from ..landing.attempt import Attempt
+from ..landing.landed_files import table_file
 from ..landing.staging import VERIFY_THREADS, match_parts, stage_anew, stage_empty
 from ..landing.staging_places import Landed
-from ..landing.standing import table_file
 from .decoded_compaction import cut
 from .decoded_staging import Batch, DecodeTools, DecodeWork, describe, find_violations
 
@@ -230,17 +230,17 @@ def _commit(
     tools, left = work.tools, {each.manifest.offsets: each for each in verified}
     try:
         while left:
-            standing = tools.decodings.read_ranges(work.topic)
+            decoded = tools.decodings.read_ranges(work.topic)
             ours = list[Decoding]()
             for offsets, each in [*left.items()]:
-                found = _decide(work, each, standing)
+                found = _decide(work, each, decoded)
                 if isinstance(found, DecodeVerdict):
                     yield _give_up(work, left.pop(offsets), found)
                 else:
                     ours.append(found)
-            if not ours or not _commit_onto(work, standing, ours):
+            if not ours or not _commit_onto(work, decoded, ours):
                 continue
-            version = standing.table.version + 1
+            version = decoded.table.version + 1
             write_checkpoint_if_due(work.topic, decoded_table_log(work.topic, tools.lake), version, tools.on_step)
             left.clear()
             yield from (
@@ -257,17 +257,17 @@ def _commit(
         yield from (decode_failed(offsets, error.reason) for offsets in left)
 
 
-def _commit_onto(work: DecodeWork, standing: DecodedRanges, ours: Sequence[Decoding]) -> bool:
+def _commit_onto(work: DecodeWork, decoded: DecodedRanges, ours: Sequence[Decoding]) -> bool:
     """Commit ranges onto a version, with what is left of compacted files; false where that is not the last version."""
     tools = work.tools
-    found = cut((each.offsets for each in ours), standing, tools.decodings, tools.now_ms())
+    found = cut((each.offsets for each in ours), decoded, tools.decodings, tools.now_ms())
     if found.lost:
         tools.on_step("damaged_files_removed", topic=work.topic, ranges=len(found.lost))
     tools.on_step("place_decoded", topic=work.topic, ranges=len(ours))
     # where this raises, a version may still name the files: they are left to the vacuum
-    is_committed = tools.decodings.commit(ours, standing, tools.now_ms(), found.rests, found.lost)
+    is_committed = tools.decodings.commit(ours, decoded, tools.now_ms(), found.rests, found.lost)
     if is_committed:
-        tools.on_step("commit_decoded", topic=work.topic, version=standing.table.version + 1, ranges=len(ours))
+        tools.on_step("commit_decoded", topic=work.topic, version=decoded.table.version + 1, ranges=len(ours))
     else:
         tools.decodings.delete(work.topic, [rest.path for rest in found.rests.values()])
     return is_committed
@@ -281,16 +281,16 @@ def _give_up(work: DecodeWork, verified: _Verified, verdict: DecodeVerdict) -> D
 def _decide(work: DecodeWork, verified: _Verified, table: DecodedRanges) -> Decoding | DecodeVerdict:
     """Return the decoding to commit of a range, given what the table has of it now, or the verdict where there is none."""
     manifest, ours, lake = verified.manifest, verified.ours, work.tools.lake
-    offsets, before, standing = manifest.offsets, work.known.get(manifest.offsets), table.get(manifest.offsets)
+    offsets, before, newest = manifest.offsets, work.known.get(manifest.offsets), table.get(manifest.offsets)
     if lake.is_replaced(manifest):  # asked after the table was read: a decoding of the later revision commits after that
         return decode_failed(offsets, _landed_anew(work, manifest))
-    if standing is None:
+    if newest is None:
         return verified.placed
-    if standing.is_like(ours) and _is_same(table, verified.placed, lake):
-        return DecodeVerdict(offsets, Decided.UNCHANGED if standing == before else Decided.SUPERSEDED, standing)
-    if standing != before and standing.is_of(manifest):
-        return DecodeVerdict(offsets, Decided.SUPERSEDED, standing)
-    return replace(verified.placed, revision=standing.revision + 1)
+    if newest.is_like(ours) and _is_same(table, verified.placed, lake):
+        return DecodeVerdict(offsets, Decided.UNCHANGED if newest == before else Decided.SUPERSEDED, newest)
+    if newest != before and newest.is_of(manifest):
+        return DecodeVerdict(offsets, Decided.SUPERSEDED, newest)
+    return replace(verified.placed, revision=newest.revision + 1)
 
 
 def _landed_anew(work: DecodeWork, manifest: Manifest) -> str:

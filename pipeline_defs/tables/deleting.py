@@ -28,7 +28,7 @@ from ..core.tables.compaction import are_all_of
 from ..core.tables.decoded_table import TREE as DECODED
 from ..core.tables.delta import File
 from ..core.tables.raw_table import is_compacted, ranges_by_file
-from ..landing.standing import why_not_as_landed
+from ..landing.landed_files import why_not_as_landed
 
 VACUUM_AFTER_SECONDS = 7 * 24 * 3600.0  # how long a reader may use a version
 SWEEP_AFTER_SECONDS = LONGEST_RUN_SECONDS
@@ -208,11 +208,11 @@ def drop_range_files(
 def _drop(manifest: Manifest, lake: Lake, now_ms: int, on_step: StepWatcher) -> str | None:
     """Drop one range file; return why it stays, none where it is dropped."""
     key = manifest.offsets.key
-    standing = manifest if manifest.is_dropped else lake.commit_manifest(manifest.dropped(now_ms))
-    if not standing.is_dropped:
+    newest = manifest if manifest.is_dropped else lake.commit_manifest(manifest.dropped(now_ms))
+    if not newest.is_dropped:
         return "it was replaced meanwhile"
     on_step("drop_marked", key=key)
-    lake.delete_given_up(standing)
+    lake.delete_given_up(newest)
     on_step("range_file_dropped", key=key)
     return None
 

@@ -24,8 +24,8 @@ from ..core.tables.decoded_sums import first_decoded
 from ..core.tables.decoded_table import TREE
 from ..core.tables.latest import Change, Latest, Ranges, Stretch, compare, find_fresh, join_stretches, place_ranges
 from ..landing.attempt import Attempt
+from ..landing.landed_files import why_changed
 from ..landing.staging_places import staging_here
-from ..landing.standing import why_changed
 
 TRIES = 20  # each lost commit is another updater's success, and Dagster's pool allows one updater
 
@@ -57,11 +57,11 @@ class Updated:
 class DueUpdate:
     """What an update would do: which ranges it has to read, and why all of them, where it makes the table anew.
 
-    `standing` is the table as read before `decoded`, so that nothing it has can seem to be gone. `placed` has the ranges that
+    `snapshot` is the table as read before `decoded`, so that nothing it has can seem to be gone. `placed` has the ranges that
     may be read.
     """
 
-    standing: LatestSnapshot | None
+    snapshot: LatestSnapshot | None
     decoded: DecodedRanges
     placed: Ranges = field(default_factory=dict)
     change: Change = field(default_factory=lambda: Change((), ()))
@@ -75,8 +75,8 @@ class DueUpdate:
         table = self.decoded.table
         return (
             table.metadata is not None
-            and self.standing is not None
-            and (self.standing.applied(table.metadata.id) != table.version)
+            and self.snapshot is not None
+            and (self.snapshot.applied(table.metadata.id) != table.version)
         )
 
     @property
@@ -87,48 +87,48 @@ class DueUpdate:
 
 def find_due(topic: str, config: Latest, decodings: Decodings, *, full: bool = False) -> DueUpdate:
     """Find what an update would do now."""
-    standing = LatestTable(decodings.lake, topic).read()
+    snapshot = LatestTable(decodings.lake, topic).read()
     decoded = decodings.read_ranges(topic)
     if decoded.table.metadata is None:
-        return DueUpdate(standing, decoded)
-    if not decoded.has_rows and (standing is None or standing.damage):  # the columns of a table are not known
+        return DueUpdate(snapshot, decoded)
+    if not decoded.has_rows and (snapshot is None or snapshot.damage):  # the columns of a table are not known
         return DueUpdate(None, decoded)
-    why = "it was asked for" if full else _why_anew(config, standing, decoded)
-    if standing is not None and not why:
-        applied = standing.applied(decoded.table.metadata.id)
+    why = "it was asked for" if full else _why_anew(config, snapshot, decoded)
+    if snapshot is not None and not why:
+        applied = snapshot.applied(decoded.table.metadata.id)
         assert applied is not None
         before = decoded if applied == decoded.table.version else decodings.read_version(topic, applied)
-        if before is not None and standing.is_of(before.table):
+        if before is not None and snapshot.is_of(before.table):
             if before is decoded:
-                return DueUpdate(standing, decoded)
+                return DueUpdate(snapshot, decoded)
             with suppress(BrokenManifest):  # earlier documents may be vacuumed; a broken present one is raised below
-                return _compare(standing, before, decoded, decodings.lake.recent(topic).log.epoch_of)
+                return _compare(snapshot, before, decoded, decodings.lake.recent(topic).log.epoch_of)
         why = f"the decoded table has no version {applied} any more, or another one"
     placed = place(decoded, decodings.lake.recent(topic).log.epoch_of)
-    return DueUpdate(standing, decoded, placed, Change(tuple(placed), ()), why)
+    return DueUpdate(snapshot, decoded, placed, Change(tuple(placed), ()), why)
 
 
 def _compare(
-    standing: LatestSnapshot, before: DecodedRanges, decoded: DecodedRanges, epoch_of: Callable[[OffsetRange], int]
+    snapshot: LatestSnapshot, before: DecodedRanges, decoded: DecodedRanges, epoch_of: Callable[[OffsetRange], int]
 ) -> DueUpdate:
     """Find what has changed between two versions of the decoded table."""
     fresh = find_fresh(before, decoded, epoch_of)
     if fresh is not None:
-        return DueUpdate(standing, decoded, fresh, Change(tuple(fresh), ()))
+        return DueUpdate(snapshot, decoded, fresh, Change(tuple(fresh), ()))
     placed = place(decoded, epoch_of)
-    return DueUpdate(standing, decoded, placed, compare(place(before, epoch_of), placed))
+    return DueUpdate(snapshot, decoded, placed, compare(place(before, epoch_of), placed))
 
 
-def _why_anew(config: Latest, standing: LatestSnapshot | None, decoded: DecodedRanges) -> str:
+def _why_anew(config: Latest, snapshot: LatestSnapshot | None, decoded: DecodedRanges) -> str:
     """Return why the table cannot be updated and must be made anew; empty where it can."""
     assert decoded.table.metadata is not None
-    if standing is None:
+    if snapshot is None:
         return "there is none"
-    if standing.damage:
-        return standing.damage
-    if standing.applied(decoded.table.metadata.id) is None:
+    if snapshot.damage:
+        return snapshot.damage
+    if snapshot.applied(decoded.table.metadata.id) is None:
         return "it is of another decoded table"
-    return "" if standing.order == config.order else "defs.yaml names another order"
+    return "" if snapshot.order == config.order else "defs.yaml names another order"
 
 
 def place(decoded: DecodedRanges, epoch_of: Callable[[OffsetRange], int]) -> Ranges:
@@ -166,39 +166,39 @@ def _try_update(topic: str, config: Latest, tools: LatestTools, due: DueUpdate, 
     if due.decoded.has_rows:
         schema = table_schema(topic, arrow_schema(metadata.schema), config)
     else:  # all rows go, and the table keeps its columns: dead letters have none of them
-        assert due.standing is not None
-        schema = due.standing.schema
+        assert due.snapshot is not None
+        schema = due.snapshot.schema
     brought = first_decoded(each for each in map(due.decoded.get, due.change.fresh) if each is not None)
     now_ms = tools.now_ms()
     waits = [] if due.why_anew else waits_of((file, now_ms) for file, _ in brought)
     applied = Applied(due.decoded.table, config.order, waits)
-    table, standing, why = LatestTable(lake, topic), due.standing, due.why_anew
-    if not why and standing is not None and not holds(schema, standing.schema):
+    table, snapshot, why = LatestTable(lake, topic), due.snapshot, due.why_anew
+    if not why and snapshot is not None and not holds(schema, snapshot.schema):
         why = "its columns do not hold what is decoded now"
-    if standing is not None and standing.damage:
+    if snapshot is not None and snapshot.damage:
         refuse_changed((each.path for each in due.placed.values()), due, lake)  # before the table is made anew
-    if standing is None or standing.damage:
-        standing = table.start(schema, anew=standing is not None)
+    if snapshot is None or snapshot.damage:
+        snapshot = table.start(schema, anew=snapshot is not None)
     if why:
         placed = place(due.decoded, lake.recent(topic).log.epoch_of)
-        due = replace(due, standing=standing, placed=placed, change=Change(tuple(placed), ()), why_anew=why)
+        due = replace(due, snapshot=snapshot, placed=placed, change=Change(tuple(placed), ()), why_anew=why)
         tools.on_step("rebuild_latest", topic=topic, reason=why)
-    is_whole = bool(why) or not schema.equals(standing.schema) or len(standing.files) >= MOST_FILES
+    is_whole = bool(why) or not schema.equals(snapshot.schema) or len(snapshot.files) >= MOST_FILES
     if not (is_whole or due.waiting):
-        return _told(topic, tools, 0, "", has_committed=table.note(standing, applied))
+        return _told(topic, tools, 0, "", has_committed=table.note(snapshot, applied))
     goes_on = not why
     tools.on_step("read_decoded", topic=topic, ranges=len(due.change.fresh))
     inputs = Inputs(
         fresh=find_stretches(due.placed, due.change.fresh, lake),
         everything=find_stretches(due.placed, due.placed, lake) if goes_on and due.change.changed else (),
-        present=[*standing.files] if goes_on and (is_whole or due.change.changed) else (),
+        present=[*snapshot.files] if goes_on and (is_whole or due.change.changed) else (),
         changed=due.change.changed,
         with_present=is_whole,
     )
     commit = table.overwrite if is_whole else table.merge
     winners = Winners(lake, inputs, schema, config, folder)
     with told_if_unreadable(inputs, due, lake), winners.rows() as source:
-        has_committed = commit(standing, source, applied)
+        has_committed = commit(snapshot, source, applied)
     return _told(topic, tools, len(due.change.fresh), why, has_committed=has_committed)
 
 
@@ -217,7 +217,7 @@ def told_if_unreadable(inputs: Inputs, due: DueUpdate, lake: Lake) -> Iterator[N
         yield
     except LakeUnavailable as error:  # only after a failure is each file read just to check it
         refuse_changed(inputs.decoded_paths, due, lake)
-        if due.standing is not None and not due.why_anew and (said := _find_damage(due.standing, due.decoded.topic, lake)):
+        if due.snapshot is not None and not due.why_anew and (said := _find_damage(due.snapshot, due.decoded.topic, lake)):
             raise DamagedFile(said) from error
         raise
 
@@ -230,12 +230,12 @@ def refuse_changed(paths: Iterable[str], due: DueUpdate, lake: Lake) -> None:
             raise _gone(path, due.placed, lake, "is gone or was changed")
 
 
-def _find_damage(standing: LatestSnapshot, topic: str, lake: Lake) -> str:
+def _find_damage(snapshot: LatestSnapshot, topic: str, lake: Lake) -> str:
     """Return which file of the table itself DuckDB or delta-rs cannot read; an update needs both. Empty where both can."""
-    for path in standing.files:
+    for path in snapshot.files:
         if said := find_damage(path, lake):
             return f"its file {path} cannot be read: {said}"
-    return LatestTable(lake, topic).find_damage(standing)
+    return LatestTable(lake, topic).find_damage(snapshot)
 
 
 def find_stretches(placed: Ranges, chosen: Collection[OffsetRange], lake: Lake) -> list[Stretch]:

@@ -1,7 +1,7 @@
 """SIGKILL at every step: a real child dies there, the half-done state is proven, and a restart has every offset once.
 
 Landed, decoded, and under each delivery policy. Ground truth is what the producer sent. The control is the last step: the same
-child, killed when it has told all. What else may happen between commit and publish is in `tests/model/test_standing_files.py`.
+child, killed when it has told all. What else may happen between commit and publish is in `tests/model/test_published_files.py`.
 """
 
 import dataclasses

@@ -204,7 +204,7 @@ def test_what_waits_is_left_out_and_what_comes_now_is_landed_at_once(behind: Wor
     assert left_out.text(name) == f"{name}/0 [0, 350): 350 offsets left out on purpose, by ada: skip --to latest"
     (told,) = json.loads(offsetlake("losses", "--json"))
     assert (told["kind"], told["offsets"], told["cause"]) == ("skipped", 350, "by ada: skip --to latest")
-    assert f"offsetlake backfill {name} --offsets 0:0-350 --apply" in told["standing"]
+    assert f"offsetlake backfill {name} --offsets 0:0-350 --apply" in told["state"]
     assert "left out on purpose" in offsetlake("losses")
     behind.assert_proven()
 

@@ -17,7 +17,7 @@ from pipeline_defs.core.tables.latest import Latest
 from pipeline_defs.settings import Settings
 from tests.support.killing import PLACES
 from tests.support.redecoding import compact_decoded
-from tests.support.world import World
+from tests.support.world import World, landed_rows
 
 
 @pytest.fixture(autouse=True)
@@ -40,10 +40,10 @@ def test_each_form_has_the_landed_rows(placed: World, monkeypatch: pytest.Monkey
         for key in (None, "0-100-200"):
             expected = rows_of(world, key)
             rows = offsetlake.read(world.name, range=key)
-            assert rows.schema == RAW_SCHEMA and plain(rows) == expected
-            assert plain(offsetlake.read(world.name, range=key, as_="duckdb").arrow().read_all()) == expected
+            assert rows.schema == RAW_SCHEMA and landed_rows(rows) == expected
+            assert landed_rows(offsetlake.read(world.name, range=key, as_="duckdb").arrow().read_all()) == expected
             if not world.edges.lake.store.is_remote:
-                assert plain(offsetlake.read(world.name, range=key, as_="spark").toArrow()) == expected
+                assert landed_rows(offsetlake.read(world.name, range=key, as_="spark").toArrow()) == expected
         if not is_compacted:
             world.keep_raw_table()
             world.send_numbered(50)
@@ -73,7 +73,7 @@ def test_a_column_that_an_earlier_version_did_not_land_is_null(world: World, mon
         assert 0 < nulls < len(rows)
         frame = offsetlake.read(world.name, as_="spark", lake=world.settings.lake)
         assert frame.columns == RAW_SCHEMA.names and frame.where("timestamp_type IS NULL").count() == nulls
-        assert plain(frame.toArrow()) == plain(rows) == rows_of(world, None)
+        assert landed_rows(frame.toArrow()) == landed_rows(rows) == rows_of(world, None)
         world.compact()
 
 
@@ -127,15 +127,6 @@ def test_decoded_and_latest_rows_are_read_in_each_form(world: World, monkeypatch
     for (table, key), (relation, expected) in before.items():
         assert shown(relation.to_arrow_table()) == expected, "fixed when it was asked for"
         assert (shown(offsetlake.read(world.name, range=key, table=table)) == expected) == (key is not None), "the control"
-
-
-def plain(rows: pa.Table) -> list[tuple[Any, ...]]:
-    columns = ["partition", "offset", "key", "value", "headers", "timestamp"]
-    found = (tuple(row[name] for name in columns) for row in rows.select(columns).to_pylist())
-    return sorted(
-        (p, o, k, v, tuple((h["key"], h["value"]) for h in headers or ()), round(at.timestamp() * 1000))
-        for p, o, k, v, headers, at in found
-    )
 
 
 def rows_of(world: World, key: str | None) -> list[tuple[Any, ...]]:

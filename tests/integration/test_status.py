@@ -322,12 +322,12 @@ def test_a_range_that_nobody_lands_is_named_with_since_when(world: World) -> Non
     (sentence,) = world.tick().stalled
     since = f"range {world.name}/0 [0, 100) waits and nothing of {world.name}/0 has landed since {time_text(planned_at_ms)}"
     assert sentence.startswith(since)
-    assert "no run holds it" in sentence
+    assert "no run is landing it" in sentence
     run = create_run_for_test(world.instance, status=dg.DagsterRunStatus.STARTED)
     at_it = trying(world.instance, world.topic.landing, ["0-0-100"], run.run_id, world.edges.now_ms)
     at_it.__enter__()
     (sentence,) = world.tick().stalled
-    assert f"run {run.run_id[:8]} (STARTED) holds it" in sentence
+    assert f"run {run.run_id[:8]} (STARTED) is landing it" in sentence
     assert [(each.passed, each.severity) for each in told(world)] == [(False, ERROR), (False, WARN)]
     world.instance.report_run_failed(run)
     world.land()

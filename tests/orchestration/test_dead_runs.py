@@ -26,7 +26,7 @@ import dagster as dg
 import pytest
 import yaml
 from dagster import DagsterRun, DagsterRunStatus, RunRecord
-from dagster._core.errors import DagsterUserCodeUnreachableError
+from dagster._core.errors import DagsterExecutionInterruptedError, DagsterUserCodeUnreachableError
 from dagster._core.events import EngineEventData
 from dagster._core.launcher import WorkerStatus
 from dagster._core.storage.tags import GRPC_INFO_TAG
@@ -36,6 +36,7 @@ from dagster._daemon.monitoring.run_monitoring import monitor_started_run
 
 from pipeline_defs.adapters.system.locks import own_name, share, share_for_life
 from pipeline_defs.adapters.system.processes import is_stopped, read_process
+from pipeline_defs.core.errors import Refused
 from pipeline_defs.core.landing.dispatch import BACKOFF_LAST_SECONDS, choose_due
 from pipeline_defs.core.log.cutting import Policy
 from pipeline_defs.core.offsets import OffsetRange
@@ -418,7 +419,7 @@ def test_a_run_that_is_killed_has_failed_at_what_it_was_at(fresh: dg.DagsterInst
     run = create_run(fresh, DagsterRunStatus.STARTED)
     killed = trying(fresh, TOPIC.landing, [RANGES[0].key], run.run_id, lambda: NOW_MS)
     killed.__enter__()
-    assert read_tries(fresh, TOPIC.landing).held == {RANGES[0]: f"run {run.run_id[:8]} (STARTED)"}
+    assert read_tries(fresh, TOPIC.landing).in_progress == {RANGES[0]: f"run {run.run_id[:8]} (STARTED)"}
     assert read_tries(fresh, TOPIC.landing).tried == {}
     if ends is None:
         fresh.delete_run(run.run_id)
@@ -426,7 +427,7 @@ def test_a_run_that_is_killed_has_failed_at_what_it_was_at(fresh: dg.DagsterInst
         fresh.report_run_failed(run)
     else:
         fresh.report_run_canceled(run)
-    assert read_tries(fresh, TOPIC.landing).held == {}
+    assert read_tries(fresh, TOPIC.landing).in_progress == {}
     found = read_tries(fresh, TOPIC.landing).tried[RANGES[0]]
     assert (found.attempts, found.fatal) == (1, 1)
     attempt(fresh, RANGES[:1], set(), NOW_MS)
@@ -453,6 +454,37 @@ def test_a_run_that_ended_with_all_of_dagster_lengthens_no_back_off(tmp_path: Pa
         os.close(descriptor)
 
 
+@pytest.mark.parametrize(
+    ("error", "seconds", "expected"),
+    [
+        (DagsterExecutionInterruptedError(), 119, (0, 0)),
+        (KeyboardInterrupt(), 0, (0, 0)),
+        (DagsterExecutionInterruptedError(), 120, (1, 1)),
+        (RuntimeError(), 0, (1, 1)),
+        (Refused("no"), 0, (1, 0)),
+    ],
+)
+def test_what_a_run_was_at_when_it_was_stopped_soon_was_not_tried(
+    fresh: dg.DagsterInstance, error: BaseException, seconds: int, expected: tuple[int, int]
+) -> None:
+    """[R-33] Ctrl-C of `up`, or a person's Cancel. The controls: one that was long at it, and may hang; errors."""
+    attempt(fresh, RANGES[2:3], set(), NOW_MS)
+    run, moments = create_run(fresh, DagsterRunStatus.STARTED), iter([NOW_MS, *[NOW_MS + seconds * 1000] * 2])
+
+    def stop() -> None:
+        with trying(fresh, TOPIC.landing, [each.key for each in RANGES[:3]], run.run_id, lambda: next(moments)) as done:
+            done.add(RANGES[0].key)
+            raise error
+
+    with pytest.raises(type(error)):
+        stop()
+    found = read_tries(fresh, TOPIC.landing)
+    counts = [(found.of(each.key).attempts, found.of(each.key).fatal) for each in RANGES[:3]]
+    assert counts == [(0, 0), expected, (1 + expected[0], expected[1])]
+    assert not any(found.is_in_progress(each.key) for each in RANGES)
+    assert (RANGES[1] in found.choose_due(RANGES[:3], NOW_MS + seconds * 1000 + 1)) == (expected == (0, 0))
+
+
 def test_what_is_tried_for_the_first_time_beside_what_was_tried_before_is_noted(fresh: dg.DagsterInstance) -> None:
     """[R-33] A new topic in the batch of an old one."""
     attempt(fresh, RANGES[:1], set(), NOW_MS)
@@ -468,7 +500,7 @@ def test_what_another_run_has_taken_over_is_its_to_tell(fresh: dg.DagsterInstanc
     with trying(fresh, TOPIC.landing, [RANGES[0].key], first.run_id, lambda: NOW_MS):
         taken = trying(fresh, TOPIC.landing, [RANGES[0].key], second.run_id, lambda: NOW_MS)
         taken.__enter__()
-    assert read_tries(fresh, TOPIC.landing).held == {RANGES[0]: f"run {second.run_id[:8]} (STARTED)"}
+    assert read_tries(fresh, TOPIC.landing).in_progress == {RANGES[0]: f"run {second.run_id[:8]} (STARTED)"}
 
 
 @pytest.mark.parametrize("is_done", [False, True])
@@ -476,11 +508,11 @@ def test_an_update_is_known_to_have_ended(fresh: dg.DagsterInstance, is_done: bo
     """When the last one ended counts for the next, well or not."""
     run = create_run(fresh, DagsterRunStatus.STARTED)
     with trying(fresh, TOPIC.upserting, [UPDATE], run.run_id, lambda: NOW_MS) as well:
-        assert read_tries(fresh, TOPIC.upserting).is_held(UPDATE), "the control: a run is at it"
+        assert read_tries(fresh, TOPIC.upserting).is_in_progress(UPDATE), "the control: a run is at it"
         well.update({UPDATE} if is_done else ())
     found = read_tries(fresh, TOPIC.upserting)
     tried = found.of(UPDATE)
-    assert (tried.attempts, tried.last_ended_ms, found.is_held(UPDATE)) == (0 if is_done else 1, NOW_MS, False)
+    assert (tried.attempts, tried.last_ended_ms, found.is_in_progress(UPDATE)) == (0 if is_done else 1, NOW_MS, False)
 
 
 def test_only_a_person_asks_for_a_redo() -> None:

@@ -30,7 +30,7 @@ from pipeline_defs.orchestration.assets.checks import QUICK
 from pipeline_defs.orchestration.assets.decoded_asset import report_days
 from pipeline_defs.orchestration.backfilling import BackfillRequest, launch_backfill
 from pipeline_defs.orchestration.pulse.rebuilding import rebuild_topic
-from pipeline_defs.orchestration.runs.ledger import accept_loss, read_ledger, standing
+from pipeline_defs.orchestration.runs.ledger import accept_loss, acceptance_text, read_ledger
 from pipeline_defs.orchestration.runs.projection import RANGE_END, RANGE_START
 from pipeline_defs.orchestration.runs.siblings import BACKFILL_TAG, TRIED_BY_TAG, end_siblings, read_landed_by, read_siblings
 from pipeline_defs.orchestration.runs.tries import trying
@@ -266,7 +266,7 @@ def test_a_loss_is_alerted_once_while_the_planning_sensor_stands_still(world: Wo
     said = f"1 troubles, 0 of them new; over: nothing_lost of {world.name}"
     assert watch.look() == said, "accepted, and not landed yet"
     (loss, *_) = read_ledger(world.topic, world.edges)
-    assert standing(world.topic, loss) == "accepted by test"
+    assert acceptance_text(world.topic, loss) == "accepted by test"
     world.land()
     assert watch.look() == f"0 troubles, 0 of them new; over: time_to_loss of {world.name}", "and landed"
     assert [each["message"] for each in told[2:]] == [

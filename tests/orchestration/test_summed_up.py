@@ -88,7 +88,7 @@ def test_an_old_range_whose_manifest_somebody_deletes_is_landed_again(old: World
         assert not old.edges.lake.recent(old.name).pending(), "the fault"
         with monkeypatch.context() as patched:
             if held:
-                patched.setattr(rebuilding, "read_tries", lambda *_, held=held: SimpleNamespace(held=held))
+                patched.setattr(rebuilding, "read_tries", lambda *_, held=held: SimpleNamespace(in_progress=held))
             rebuild_topic(old.topic, old.edges, old.instance)
         assert LAND_PENDING in asked_jobs(old)
         assert run_pulse(old).success

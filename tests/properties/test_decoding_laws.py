@@ -381,7 +381,7 @@ def recomputed(decoded: Mapping[OffsetRange, Rows]) -> Winners:
 
 
 def update(
-    standing: Winners,
+    latest: Winners,
     before: Mapping[OffsetRange, Placed],
     after: Mapping[OffsetRange, Placed],
     decoded: Mapping[OffsetRange, Rows],
@@ -389,13 +389,13 @@ def update(
     """Merge as adapters/tables/latest_winners.py and the table's MERGE do, in their order."""
     change = compare(before, after)
     changed = merge_ranges(change.changed)
-    lost = {key for key, (place, _) in standing.items() if any(_lies_in(place, each) for each in changed)}
+    lost = {key for key, (place, _) in latest.items() if any(_lies_in(place, each) for each in changed)}
     winners: Winners = {}
     for offsets, placed in after.items():
         for key, place, value in positioned(offsets, decoded[offsets], placed):
             if (key in lost or offsets in change.fresh) and (key not in winners or place > winners[key][0]):
                 winners[key] = place, value
-    kept = {key: found for key, found in standing.items() if key not in lost}
+    kept = {key: found for key, found in latest.items() if key not in lost}
     return kept | {key: found for key, found in winners.items() if key not in kept or found[0] > kept[key][0]}
 
 
@@ -409,14 +409,14 @@ def test_updates_come_to_what_a_recomputation_comes_to(steps: list[tuple[OffsetR
     """[R-87] Ranges that come late, or again with other rows, times in no order, a second epoch and generation."""
     decoded: dict[OffsetRange, Rows] = {}
     known: dict[OffsetRange, Decoding] = {}
-    standing: Winners = {}
+    winners: Winners = {}
     before: Mapping[OffsetRange, Placed] = {}
     for number, (offsets, rows, is_updated) in enumerate([*steps, (RANGES[0], {}, True)]):
         decoded[offsets], known[offsets] = rows, decoded_to(offsets, rows, number)
         if is_updated:
             after = place_ranges(known.values(), epoch_of, lambda each: "")
-            standing, before = update(standing, before, after, decoded), after
-            assert standing == recomputed(decoded)
+            winners, before = update(winners, before, after, decoded), after
+            assert winners == recomputed(decoded)
             assert compare(after, after) == compare({}, {}), "what has gone in is not due again"
 
 
@@ -543,8 +543,8 @@ def test_what_was_counted_by_another_event_time_is_of_no_day() -> None:
     ("day", "place"),
     [
         ("2013-01-01", "before"),
-        ("2013-01-02", "held"),
-        ("2013-01-03", "held"),
+        ("2013-01-02", "told"),
+        ("2013-01-03", "told"),
         ("2013-01-04", "future"),
         (NO_DAY, "none"),
         (TOMBSTONE, "tombstone"),

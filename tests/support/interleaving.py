@@ -49,8 +49,8 @@ from pipeline_defs.core.tables.compaction import CompactionVerdict
 from pipeline_defs.landing import landing
 from pipeline_defs.landing.attempt import Attempt, Tools
 from pipeline_defs.landing.auditing import check_published
+from pipeline_defs.landing.landed_files import landed_files
 from pipeline_defs.landing.landing import land
-from pipeline_defs.landing.standing import landed_files
 from pipeline_defs.tables.deleting import DropVerdict, sweep_orphans
 from tests.support.fake_log import TOPIC, FakeSpark, fake_tools, kafka_with, plan_all
 from tests.support.redecoding import ArrowFiles, compact_raw, drop_range_files, stop_at
@@ -308,7 +308,7 @@ class SmallWorld:
         landed = [files[published_path(each)] for each in self.coverage.manifests.values() if each.file is not None]
         return Counter(offset for data in landed for offset in _offsets(pa.BufferReader(data)))
 
-    def standing(self) -> Counter[int]:
+    def landed_rows(self) -> Counter[int]:
         """Return how often the rows of landed ranges are found, wherever they stand now: in `data/` or in the raw table."""
         lake = self.open(Writer())
         coverage = lake.coverage(TOPIC)

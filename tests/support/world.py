@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple, Self
 
 import dagster as dg
 import duckdb
+import pyarrow as pa
 import stamina
 from alembic.config import Config
 from alembic.script import ScriptDirectory
@@ -73,7 +74,7 @@ ANY_DEAD = Budget(10**6, 1.0)
 
 
 class Row(NamedTuple):
-    """A record as it was sent, or as a glob shows it."""
+    """A record as it was sent, or as it is landed; a new raw column comes last here, and into the two functions below."""
 
     partition: int
     offset: int
@@ -81,6 +82,26 @@ class Row(NamedTuple):
     value: bytes | None
     headers: tuple[tuple[str, bytes | None], ...]
     timestamp_ms: int | None
+
+
+def sent_row(record: Mapping[str, Any], partition: int, offset: int, timestamp_ms: int | None) -> Row:
+    """Give the row that a record is to become, which the broker has taken at this place."""
+    return Row(partition, offset, record.get("key"), record.get("value"), tuple(record.get("headers") or ()), timestamp_ms)
+
+
+def landed_rows(table: pa.Table) -> list[Row]:
+    """Give the rows of raw columns, sorted by place; a doubled row stands twice."""
+    moments = table["timestamp"].cast(pa.int64()).to_pylist()  # in microseconds: a datetime ends at the year 9999
+    rows = table.drop_columns("timestamp").to_pylist()
+    found = (
+        Row(
+            *(row[name] for name in ("partition", "offset", "key", "value")),
+            headers=tuple((header["key"], header["value"]) for header in row["headers"] or ()),
+            timestamp_ms=None if at is None else at // 1000,
+        )
+        for row, at in zip(rows, moments, strict=True)
+    )
+    return sorted(found, key=lambda row: row[:2])
 
 
 def new_attempt(**how: Any) -> Attempt:
@@ -201,9 +222,7 @@ class World:
         for record, (partition, offset, timestamp) in zip(
             listed, self.operations.send(self.name, listed, producer), strict=True
         ):
-            headers = tuple(record.get("headers") or ())
-            row = Row(partition, offset, record.get("key"), record.get("value"), headers, timestamp)
-            self.sent[partition, offset] = row
+            self.sent[partition, offset] = sent_row(record, partition, offset, timestamp)
             places.append((partition, offset))
         return places
 
@@ -410,14 +429,8 @@ class World:
         if not files:
             return []
         with connect(self.edges.lake) as connection:
-            found = connection.execute(
-                'SELECT "partition", "offset", "key", "value", headers, epoch_ms("timestamp") FROM read_parquet($1)',
-                [files if store.is_remote else self.glob],
-            ).fetchall()
-        return sorted(
-            (Row(p, o, k, v, tuple((h["key"], h["value"]) for h in headers or ()), ts) for p, o, k, v, headers, ts in found),
-            key=lambda row: row[:2],
-        )
+            found = connection.execute("FROM read_parquet($1)", [files if store.is_remote else self.glob])
+            return landed_rows(found.to_arrow_table())
 
     def assert_proven(self) -> None:
         """Hold the lake against itself, as an audit by another process does."""

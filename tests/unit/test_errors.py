@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from sqlalchemy.exc import OperationalError
 
 from pipeline_defs.core import errors
-from pipeline_defs.core.advice import NOTHING, Standing, next_action
+from pipeline_defs.core.advice import NOTHING, TopicStatus, next_action
 from pipeline_defs.core.errors import OffsetlakeError, Refused, Unavailable, Violation, as_one, as_ours
 from pipeline_defs.core.log.coverage import Coverage
 from pipeline_defs.core.log.cutting import Policy
@@ -34,7 +34,7 @@ from pipeline_defs.orchestration.runs.moments import TELL_MS, pace_text, telling
 from pipeline_defs.topics import Topic
 from tests.support.strategies import EPOCH_MS, TOPIC, first_step, provenance
 
-URGENT = Standing(
+URGENT = TopicStatus(
     "orders",
     lag=70,
     pending=3,
@@ -52,15 +52,15 @@ ORDER = [  # what is put right, and the sentence that is then the most urgent
     ({"not_accepted": 0}, "range 0-0-9 has failed 3 times"),
     ({"stuck": ()}, "land 3 ranges: `offsetlake land orders --pending`, or start Dagster"),
     ({"to_tick": ""}, "2 ranges failed and are tried again"),
-    ({"failed": 0, "held": 2, "is_landing": True}, "wait: 2 ranges wait to be decoded"),
+    ({"failed": 0, "in_progress": 2, "is_landing": True}, "wait: 2 ranges wait to be decoded"),
     ({"is_landing": False, "waiting": "run abc is queued since noon"}, "wait: run abc is queued since noon"),
-    ({"held": 0, "waiting": ""}, "wait: the next run takes 3 ranges"),
+    ({"in_progress": 0, "waiting": ""}, "wait: the next run takes 3 ranges"),
     ({"pending": 0}, "wait: 2 ranges wait to be decoded"),
     ({"undecoded": ""}, f"{NOTHING} yet: an open transaction"),
     ({"held_back": ()}, f"{NOTHING}: 70 records wait for a full range"),
     ({"to_tick": "start Dagster"}, "plan 70 offsets: `offsetlake plan orders --through-end --apply`, or start Dagster"),
     ({"lag": 0}, f"{NOTHING}: everything is landed"),
-    ({"pending": 3, "held": 2, "is_landing": True}, f"{NOTHING}: a run is landing 2 of 3 ranges"),
+    ({"pending": 3, "in_progress": 2, "is_landing": True}, f"{NOTHING}: a run is landing 2 of 3 ranges"),
 ]
 
 
@@ -74,8 +74,8 @@ def test_as_each_thing_is_put_right_the_next_is_said(number: int) -> None:
 
 counts = st.integers(min_value=0, max_value=3)
 words = st.lists(st.just("words"), max_size=2).map(tuple)
-standings = st.builds(
-    Standing,
+statuses = st.builds(
+    TopicStatus,
     st.just("t"),
     *[counts] * 5,
     *[words] * 3,
@@ -83,18 +83,18 @@ standings = st.builds(
     undecoded=st.sampled_from(["", "what waits to be decoded"]),
     is_landing=st.booleans(),
     to_tick=st.sampled_from(["", "start Dagster"]),
-).filter(lambda now: now.held <= now.pending)  # held ranges are pending ones
+).filter(lambda now: now.in_progress <= now.pending)  # ranges in progress are pending ones
 
 
-@given(standings)
-def test_nothing_to_do_is_said_only_where_nobody_must_act(now: Standing) -> None:
+@given(statuses)
+def test_nothing_to_do_is_said_only_where_nobody_must_act(now: TopicStatus) -> None:
     """Whatever waits while nothing lands it, is lost, late or stuck, is never called nothing."""
     said = next_action(now)
-    waits_for_a_person = (now.lag or now.pending) and not now.held and now.to_tick
-    nothing_lands = now.pending and not (now.held and now.is_landing)
+    waits_for_a_person = (now.lag or now.pending) and not now.in_progress and now.to_tick
+    nothing_lands = now.pending and not (now.in_progress and now.is_landing)
     must_act = any((now.late, now.not_accepted, now.stuck, waits_for_a_person, now.failed, nothing_lands, now.undecoded))
     assert said.startswith(NOTHING) != must_act
-    is_idle = not must_act and not any((now.lag, now.pending, now.failed, now.held, now.held_back))
+    is_idle = not must_act and not any((now.lag, now.pending, now.failed, now.in_progress, now.held_back))
     assert (said == f"{NOTHING}: everything is landed") == is_idle
 
 

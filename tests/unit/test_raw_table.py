@@ -42,12 +42,12 @@ from pipeline_defs.core.steps import StepWatcher, no_step
 from pipeline_defs.core.tables.compaction import MANY_FILES, CompactionOutcome, CompactionVerdict, RawGroup, find_groups
 from pipeline_defs.core.tables.delta import Commit, Snapshot, apply
 from pipeline_defs.core.tables.raw_table import compacted_name, file_of, find_due_by_files, name_of
-from pipeline_defs.landing import staging_places, standing
+from pipeline_defs.landing import staging_places
 from pipeline_defs.landing.appending import append_landed
 from pipeline_defs.landing.attempt import Attempt, Work
 from pipeline_defs.landing.auditing import check_published, check_table
+from pipeline_defs.landing.landed_files import Digests, landed_files, why_changed
 from pipeline_defs.landing.redo import verify_expired
-from pipeline_defs.landing.standing import Digests, landed_files
 from pipeline_defs.tables import deleting
 from pipeline_defs.tables.deleting import DropVerdict, find_unnamed, is_vacuum_due, plan_dropping, vacuum
 from tests.support.interleaving import SmallWorld, Writer, beside
@@ -249,6 +249,26 @@ def test_a_compaction_that_is_overtaken_leaves_the_table_as_the_other_made_it(la
     assert [path for path in lake.store.list(log.folder) if ".c-" in path] == [f"{log.folder}/{file.path}"]
 
 
+@pytest.mark.parametrize("step", ["compaction_read", "compaction_verified", "compaction_named", ""])
+def test_an_empty_range_that_gets_rows_beside_a_compaction_is_in_the_table_once(lake: Lake, step: str) -> None:
+    """[R-62] A person has it read anew at another isolation level, say; without a step, after the compaction has ended."""
+    land(lake, R[0]), land_rows(lake, R[1], []), land(lake, R[2])
+
+    def replace_it() -> None:
+        land(lake, R[1], revision=1)
+        append(lake)
+
+    (verdict,) = compact_raw(lake, stop_at(step, replace_it) if step else no_step)
+    assert verdict.outcome is (CompactionOutcome.OVERTAKEN if step else CompactionOutcome.COMPACTED)
+    if not step:
+        replace_it()
+    for _ in range(2):
+        rows = deltalake.DeltaTable(str(root(lake) / "tables" / "raw" / TOPIC)).to_pyarrow_table(columns=["offset"])
+        assert sorted(rows["offset"].to_pylist()) == view(lake) == [*range(30)]
+        assert check_table(TOPIC, again(lake)).violations == ()
+        assert [each.outcome for each in compact_raw(lake)] in ([], [CompactionOutcome.COMPACTED])
+
+
 def test_a_table_of_very_many_small_files_is_compacted_whatever_they_weigh(tmp_path: Path) -> None:
     """[R-65] One more than a thousand. Fewer wait until they weigh enough; and so does a large one with few behind it."""
     lake, topic, log_state = Lake(str(tmp_path)), World(), LogState()
@@ -430,9 +450,9 @@ def test_a_range_file_that_rots_behind_its_mark_is_mended(tmp_path: Path, cure: 
     else:
         world.drop()
     assert check_published(TOPIC, world.lake).violations == ()
-    assert world.standing() == dict.fromkeys(range(6), 1)
+    assert world.landed_rows() == dict.fromkeys(range(6), 1)
     world.drop()
-    assert world.shown() == {} and world.standing() == dict.fromkeys(range(6), 1)
+    assert world.shown() == {} and world.landed_rows() == dict.fromkeys(range(6), 1)
 
 
 def test_a_file_that_is_gone_before_its_commit_is_in_no_version(lake: Lake) -> None:
@@ -526,8 +546,8 @@ def test_a_compacted_file_is_read_once_for_all_dropped_ranges_that_kafka_has_no_
 ) -> None:
     """[R-22] Read once for each range, a file of 2,000 ranges would be read 2,000 times."""
     manifests, path = dropped(lake)
-    looks = Mock(wraps=standing.why_changed)
-    monkeypatch.setattr(standing, "why_changed", looks)
+    looks = Mock(wraps=why_changed)
+    monkeypatch.setattr("pipeline_defs.landing.landed_files.why_changed", looks)
     work = Work(TOPIC, lake.coverage(TOPIC), Attempt("a", "run", "test"), Mock(lake=lake), Mock())
     verdicts = [verify_expired(each.offsets, each, "it is gone", lake, work.digests) for each in manifests]
     assert {each.outcome for each in verdicts} == {Outcome.EXPIRED} and len(verdicts) == 3
@@ -631,12 +651,12 @@ def test_a_latest_table_that_cannot_be_read_now_is_not_called_damaged(lake: Lake
     with pytest.raises(LakeUnavailable, match=r"cannot read the table .*connection refused; nothing was written"):
         table.read()
     monkeypatch.setattr(deltalake, "DeltaTable", real)
-    standing = table.read()
-    assert standing is not None and not standing.damage, "the control"
+    snapshot = table.read()
+    assert snapshot is not None and not snapshot.damage, "the control"
     silent = Mock(table_uri="file:///lake", transaction_version=Mock(side_effect=DeltaError("connection refused")))
     with pytest.raises(LakeUnavailable, match=r"cannot read the table file:///lake: connection refused; nothing was"):
-        replace(standing, table=silent).applied("some-id")
-    assert standing.applied("some-id") is None, "the control"
+        replace(snapshot, table=silent).applied("some-id")
+    assert snapshot.applied("some-id") is None, "the control"
 
 
 @pytest.mark.usefixtures("watched")

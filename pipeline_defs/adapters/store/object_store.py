@@ -135,11 +135,11 @@ class RemoteStore(Store):
 
         S3's e_tag is a digest: while this process stood still, others may have exchanged the object and then its bytes back.
         """
-        standing = obstore.get(self.objects, path).bytes()
+        before = obstore.get(self.objects, path).bytes()
         ours = obstore.put(self.objects, path, data, mode=seen)
         if is_due():
             return True
-        obstore.put(self.objects, path, standing, mode=_version_in(ours))
+        obstore.put(self.objects, path, before, mode=_version_in(ours))
         return False
 
     def _version(self, path: str) -> UpdateVersion | None:

@@ -148,16 +148,16 @@ class LatestTable:
         except OSError as error:  # of the store or the disk: it does not tell what is there
             raise _unreadable(self.lake.store.url(self.folder), error, self.folder) from told_cause(error)
 
-    def merge(self, standing: LatestSnapshot, source: pa.RecordBatchReader, applied: Applied) -> bool:
+    def merge(self, snapshot: LatestSnapshot, source: pa.RecordBatchReader, applied: Applied) -> bool:
         """Replace rows by those of `source`, one per key, that come after them; return false if overtaken.
 
         A row with `_forced` replaces whatever is there, one with `_gone` deletes the key.
         """
-        names = [field.name for field in standing.schema]
+        names = [field.name for field in snapshot.schema]
         rows = {f'"{name}"': f's."{name}"' for name in names}
 
         def write() -> None:
-            merger = standing.table.merge(
+            merger = snapshot.table.merge(
                 source,
                 predicate="t.key = s.key",
                 source_alias="s",
@@ -169,27 +169,27 @@ class LatestTable:
             merger = merger.when_matched_delete("s._gone")
             merger = merger.when_matched_update(rows, predicate=f"s._forced OR {_comes_after(SEQUENCE in names)}")
             merger.when_not_matched_insert(rows, predicate="NOT s._gone").execute()
-            if standing.table.version() == standing.version:  # no row was to change: it has committed nothing
-                self._note(standing, applied)
+            if snapshot.table.version() == snapshot.version:  # no row was to change: it has committed nothing
+                self._note(snapshot, applied)
 
-        return self._commit(standing, write)
+        return self._commit(snapshot, write)
 
-    def note(self, standing: LatestSnapshot, applied: Applied) -> bool:
+    def note(self, snapshot: LatestSnapshot, applied: Applied) -> bool:
         """Record that a version of the decoded table changes no row; return false if overtaken."""
-        return self._commit(standing, partial(self._note, standing, applied))
+        return self._commit(snapshot, partial(self._note, snapshot, applied))
 
-    def _note(self, standing: LatestSnapshot, applied: Applied) -> None:
-        schema, properties = standing.table.schema(), _properties(applied)
-        standing.table.create_write_transaction([], mode="append", schema=schema, commit_properties=properties)
+    def _note(self, snapshot: LatestSnapshot, applied: Applied) -> None:
+        schema, properties = snapshot.table.schema(), _properties(applied)
+        snapshot.table.create_write_transaction([], mode="append", schema=schema, commit_properties=properties)
 
-    def overwrite(self, standing: LatestSnapshot, source: pa.RecordBatchReader, applied: Applied) -> bool:
+    def overwrite(self, snapshot: LatestSnapshot, source: pa.RecordBatchReader, applied: Applied) -> bool:
         """Replace all rows by those of `source`; return false if overtaken. Readers of older versions keep theirs."""
         from deltalake import write_deltalake
 
-        schema_mode = None if standing.schema.equals(source.schema) else "overwrite"
-        write = partial(write_deltalake, standing.table, source, mode="overwrite", schema_mode=schema_mode)
+        schema_mode = None if snapshot.schema.equals(source.schema) else "overwrite"
+        write = partial(write_deltalake, snapshot.table, source, mode="overwrite", schema_mode=schema_mode)
         write = partial(write, commit_properties=_properties(applied), writer_properties=_writer_properties())
-        return self._commit(standing, write)
+        return self._commit(snapshot, write)
 
     def start(self, schema: pa.Schema, *, anew: bool) -> LatestSnapshot:
         """Return the table, a new empty one if there is none; with `anew` a damaged one is deleted first, and the id changes.
@@ -208,27 +208,27 @@ class LatestTable:
                     return replace(there, damage="")
                 self.lake.store.delete(self.folder)
             self._commit(LatestSnapshot(), create)
-        standing = self.read()
-        if standing is None or standing.damage:
-            raise self._refused(standing.damage if standing else "it is gone as soon as it was made")
-        return standing
+        snapshot = self.read()
+        if snapshot is None or snapshot.damage:
+            raise self._refused(snapshot.damage if snapshot else "it is gone as soon as it was made")
+        return snapshot
 
-    def count(self, standing: LatestSnapshot | None) -> tuple[int, int]:
+    def count(self, snapshot: LatestSnapshot | None) -> tuple[int, int]:
         """Count the keys, and the tombstones that are kept beside them; 0 of each if the table is missing or broken."""
         from deltalake import QueryBuilder
 
-        if standing is None or standing.damage:
+        if snapshot is None or snapshot.damage:
             return 0, 0
         sql = "SELECT count(*) FILTER (WHERE NOT _deleted) AS keys, count(*) FILTER (WHERE _deleted) AS dead FROM latest"
-        found = pa.table(QueryBuilder().register("latest", standing.table).execute(sql).read_all()).to_pylist()[0]
+        found = pa.table(QueryBuilder().register("latest", snapshot.table).execute(sql).read_all()).to_pylist()[0]
         return int(found["keys"]), int(found["dead"])
 
-    def find_damage(self, standing: LatestSnapshot) -> str:
+    def find_damage(self, snapshot: LatestSnapshot) -> str:
         """Read all rows as a MERGE does; return why that fails, else an empty text."""
         from deltalake import QueryBuilder
 
         try:
-            for _ in QueryBuilder().register("latest", standing.table).execute("SELECT * FROM latest"):
+            for _ in QueryBuilder().register("latest", snapshot.table).execute("SELECT * FROM latest"):
                 pass
         except BaseException as error:  # for what it reads delta-rs raises a plain `Exception`
             if not isinstance(error, Exception) and not is_panic(error):
@@ -236,11 +236,11 @@ class LatestTable:
             return f"its rows cannot be read: {first_line(error)}"
         return ""
 
-    def read_waits(self, standing: LatestSnapshot | None, since_ms: int) -> list[Wait]:
+    def read_waits(self, snapshot: LatestSnapshot | None, since_ms: int) -> list[Wait]:
         """Read the waits of the records that versions since a time (ms since 1970) were the first to have."""
-        if standing is None or standing.damage:
+        if snapshot is None or snapshot.damage:
             return []
-        commits = takewhile(lambda each: each.get("timestamp", 0) > since_ms, standing.table.history(TOLD_VERSIONS))
+        commits = takewhile(lambda each: each.get("timestamp", 0) > since_ms, snapshot.table.history(TOLD_VERSIONS))
         try:
             return [wait for each in commits for wait in unpack(json.loads(each.get(_WAITS, "[]")))]
         except (ValueError, TypeError) as error:
@@ -252,14 +252,14 @@ class LatestTable:
 
     def find_unnamed(self, older_than_seconds: float) -> list[str]:
         """Find the files that no version of the last `older_than_seconds` has; return the paths below the lake's root."""
-        standing = self.read()
-        if standing is None or standing.damage:  # the next update makes it anew
+        snapshot = self.read()
+        if snapshot is None or snapshot.damage:  # the next update makes it anew
             return []
         hours = max(0, ceil(older_than_seconds / 3600))
-        names = standing.table.vacuum(hours, dry_run=True, enforce_retention_duration=False, full=True)
+        names = snapshot.table.vacuum(hours, dry_run=True, enforce_retention_duration=False, full=True)
         return [f"{self.folder}/{name}" for name in names]
 
-    def _commit(self, standing: LatestSnapshot, write: Callable[[], object]) -> bool:
+    def _commit(self, snapshot: LatestSnapshot, write: Callable[[], object]) -> bool:
         """Write a version and wait until it is on the disk; return false if another was faster or the answer was lost.
 
         The writer of the version before may have died before that was on the disk, and only the last entry is ever checked:
@@ -267,10 +267,10 @@ class LatestTable:
         """
         from deltalake.exceptions import CommitFailedError, DeltaError
 
-        entry = f"{self.folder}/_delta_log/{standing.version:020d}.json"
+        entry = f"{self.folder}/_delta_log/{snapshot.version:020d}.json"
         try:
-            for path in (*standing.files, entry):
-                if path in standing.listed:
+            for path in (*snapshot.files, entry):
+                if path in snapshot.listed:
                     self.lake.store.make_durable(path)
         except FileNotFoundError as error:
             raise self._refused(f"{error.filename} is gone") from error
@@ -284,13 +284,13 @@ class LatestTable:
             if not is_panic(error):
                 raise
             raise self._refused(f"delta-rs fails: {first_line(error)}") from error
-        return self._keep(standing)
+        return self._keep(snapshot)
 
-    def _keep(self, standing: LatestSnapshot) -> bool:
+    def _keep(self, snapshot: LatestSnapshot) -> bool:
         """Wait until what was written since is on the disk; return false if somebody has moved the folder away."""
         try:
             for path in self.lake.store.list(self.folder):
-                if path not in standing.listed:
+                if path not in snapshot.listed:
                     self.lake.store.make_durable(path)
         except FileNotFoundError:
             return False

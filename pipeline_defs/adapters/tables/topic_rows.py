@@ -211,18 +211,18 @@ def find_day(topic: str, day: str, decodings: Decodings) -> TableRows:
 
 def find_latest(topic: str, lake: Lake) -> TableRows:
     """Find the latest record of each key; raise `Refused` if there is no such table, `BrokenTable` for a damaged one."""
-    standing = LatestTable(lake, topic).read()
-    if standing is None:
+    snapshot = LatestTable(lake, topic).read()
+    if snapshot is None:
         raise Refused(
             f"topic {topic} has no latest records in the lake {lake.store.root}; nothing was read; add `latest: {{}}` to its "
             f"defs.yaml where it is missing, then `{command('latest', topic)}`"
         )
-    if standing.damage:
+    if snapshot.damage:
         raise BrokenTable(
-            f"the latest table of topic {topic} is damaged: {standing.damage}; nothing was read; "
+            f"the latest table of topic {topic} is damaged: {snapshot.damage}; nothing was read; "
             f"`{command('latest', topic)}` makes it anew"
         )
-    return TableRows(tuple(sorted(standing.files)), standing.schema, "NOT _deleted")
+    return TableRows(tuple(sorted(snapshot.files)), snapshot.schema, "NOT _deleted")
 
 
 def _rows_of(decoded: DecodedRanges, lake: Lake, paths: Iterable[str], where: str = "true") -> TableRows:

@@ -10,7 +10,7 @@ from ...core.errors import BrokerUnavailable, Refused, UnknownTopic
 from ...core.log.losses import Loss, Skip, find_skips
 from ...core.log.planning import SkipAhead
 from ...orchestration.runs.ledger import accept_loss as accept
-from ...orchestration.runs.ledger import is_accepted, read_ledger, standing
+from ...orchestration.runs.ledger import acceptance_text, is_accepted, read_ledger
 from ...orchestration.runs.moments import parse_time, time_text
 from ...resources import Edges
 from ...topics import Topic
@@ -75,13 +75,13 @@ def losses(topic: str | None, as_json: bool) -> None:
         print_json(documents)
     else:
         rows = [
-            (what.offsets.text(each.name), len(what.offsets), what.cause, time_text(row["recorded_at_ms"]), row["standing"])
+            (what.offsets.text(each.name), len(what.offsets), what.cause, time_text(row["recorded_at_ms"]), row["state"])
             for (each, what), row in zip(listed, documents, strict=True)
         ]
         lost = [(loss.key, *row) for (_, loss), row in zip(found, rows, strict=False)]
-        print_table(counted(len(lost), "loss", "losses"), ["key", "lost", "offsets", "cause", "recorded", "standing"], lost)
+        print_table(counted(len(lost), "loss", "losses"), ["key", "lost", "offsets", "cause", "recorded", "state"], lost)
         if skips:
-            print_table("left out on purpose", ["skipped", "offsets", "cause", "said", "standing"], rows[len(lost) :])
+            print_table("left out on purpose", ["skipped", "offsets", "cause", "said", "state"], rows[len(lost) :])
     if has_failed or unasked or not all(is_accepted(each, loss) for each, loss in found):
         raise SystemExit(1)
 
@@ -89,9 +89,9 @@ def losses(topic: str | None, as_json: bool) -> None:
 def _document(topic: Topic, what: Loss | Skip) -> dict[str, Any]:
     offsets = what.offsets
     if isinstance(what, Loss):
-        kind, key, at_ms, said = "lost", what.key, what.recorded_at_ms, standing(topic, what)
+        kind, key, at_ms, said = "lost", what.key, what.recorded_at_ms, acceptance_text(topic, what)
     else:
-        kind, key, at_ms, said = "skipped", None, what.said_at_ms, _skip_standing(topic, what)
+        kind, key, at_ms, said = "skipped", None, what.said_at_ms, _skip_state(topic, what)
     return {
         "topic": topic.name,
         "kind": kind,
@@ -103,11 +103,11 @@ def _document(topic: Topic, what: Loss | Skip) -> dict[str, Any]:
         "key": key,
         "cause": what.cause,
         "recorded_at_ms": at_ms,
-        "standing": said,
+        "state": said,
     }
 
 
-def _skip_standing(topic: Topic, skip: Skip) -> str:
+def _skip_state(topic: Topic, skip: Skip) -> str:
     """Return whether a skipped stretch can still be landed, and how."""
     if not skip.is_landable:
         return "it cannot be landed any more"

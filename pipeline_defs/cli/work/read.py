@@ -121,15 +121,15 @@ def audit(topic: str, replay: str, seed: str, as_json: bool) -> None:
 def run_audit(topic: Topic, edges: Edges, replay: str, seed: str, shown: Shown) -> list[Finding]:
     """Run every check of a topic, and show the progress."""
     with find_instance(edges.settings.dagster_home) as instance:
-        held = read_tries(instance, topic.landing).held
+        in_progress = read_tries(instance, topic.landing).in_progress
     findings = [
-        check_tiling(topic.name, edges.lake, is_newest_first=topic.policy.is_newest_first, held=held),
+        check_tiling(topic.name, edges.lake, is_newest_first=topic.policy.is_newest_first, in_progress=in_progress),
         check_completeness(topic.name, edges.lake),
     ]
     shown.begin(f"digests of {topic.name}")
     findings.append(check_published(topic.name, edges.lake, shown.update))
     if edges.settings.has_raw_table:
-        findings.append(looked("raw_table", lambda: check_table(topic.name, edges.lake, held)))
+        findings.append(looked("raw_table", lambda: check_table(topic.name, edges.lake, in_progress)))
     if topic.decode is not None:
         findings.append(looked("decoded_table", lambda: check_decoded(topic, edges)))
     if topic.latest is not None:

@@ -78,10 +78,10 @@ NEVER_TRIED = Tried(0, 0)
 
 
 def choose_due(
-    waiting: Iterable[OffsetRange], held: Container[OffsetRange], tried: Mapping[OffsetRange, Tried], now_ms: int
+    waiting: Iterable[OffsetRange], in_progress: Container[OffsetRange], tried: Mapping[OffsetRange, Tried], now_ms: int
 ) -> list[OffsetRange]:
     """Choose the waiting ranges that no run has and whose back-off is over; their order stays."""
-    return [each for each in waiting if each not in held and tried.get(each, NEVER_TRIED).is_due(now_ms)]
+    return [each for each in waiting if each not in in_progress and tried.get(each, NEVER_TRIED).is_due(now_ms)]
 
 
 def alternate(due: Sequence[OffsetRange], tried: Mapping[OffsetRange, Tried]) -> list[OffsetRange]:

@@ -230,11 +230,13 @@ def _unplanned(coverage: Coverage) -> Mapping[str, set[OffsetRange]]:
     return found
 
 
-def tiling_violations(coverage: Coverage, *, is_newest_first: bool = False, held: Collection[OffsetRange] = ()) -> list[str]:
+def tiling_violations(
+    coverage: Coverage, *, is_newest_first: bool = False, in_progress: Collection[OffsetRange] = ()
+) -> list[str]:
     """Name every gap and overlap over all history, with its offsets.
 
-    These are no gaps: earlier ranges that wait where the newest are landed first, ranges `held` by a run, and what a closed
-    generation has not landed, which is lost. `PlanLog` ensures that links tile; this compares the landed ranges with them.
+    These are no gaps: earlier ranges that wait where the newest are landed first, ranges `in_progress` in a run, and what a
+    closed generation has not landed, which is lost. `PlanLog` ensures that links tile; this compares landed ranges with them.
     """
     topic = coverage.log.topic
     planned = coverage.log.ranges
@@ -266,7 +268,7 @@ def tiling_violations(coverage: Coverage, *, is_newest_first: bool = False, held
             states[offsets] is State.PENDING
             and offsets.start < last_landed[offsets.place]
             and not is_newest_first
-            and offsets not in held
+            and offsets not in in_progress
         ):
             advice = _how_to_land(topic, offsets)
             violations.append(f"gap {where}: planned and not landed, while later offsets are: {advice}")

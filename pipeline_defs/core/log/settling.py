@@ -74,11 +74,11 @@ def _find_settled(coverage: Coverage, now_ms: int, longest_ms: int, waiting: Col
     """Find the ranges that can be summed up; none of the last step, by which the log is recognised."""
     log = coverage.log
     reopened = [step for step in log.steps if step.reopened and now_ms - step.planned_at_ms < longest_ms]
-    held = {seq for step in reopened for seq in (step.seq, *step.reopened)} | {step.seq for step in log.steps[-1:]}
+    kept = {seq for step in reopened for seq in (step.seq, *step.reopened)} | {step.seq for step in log.steps[-1:]}
     return {
         offsets
         for step in log.steps
-        if step.seq not in held
+        if step.seq not in kept
         for offsets in log.ranges_of(step)
         if offsets not in waiting and _is_settled(offsets, coverage)
     }

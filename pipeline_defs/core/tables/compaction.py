@@ -51,6 +51,10 @@ class Group:
         """About how many bytes the compacted file would have if it compressed no better."""
         return sum(weight_of(file) for file in self.files)
 
+    def is_in(self, table: Snapshot) -> bool:
+        """Return whether a version has these files still, so that their rows may come from the compacted file instead."""
+        return all(file.path in table.files for file in self.files)
+
 
 @dataclass(frozen=True, slots=True)
 class RawGroup(Group):
@@ -58,6 +62,11 @@ class RawGroup(Group):
 
     offsets: OffsetRange
     revisions: Mapping[int, int]
+
+    def is_in(self, table: Snapshot) -> bool:
+        """Return whether a version has these files still, and no other between them: an empty range may have got rows."""
+        present = [path for path, file in table.files.items() if offsets_of(file).overlaps(self.offsets)]
+        return {*present} == {file.path for file in self.files}
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,15 +110,15 @@ class Days:
     start: str
     event_time: EventTime = field(default_factory=EventTime)
 
-    def place(self, day: str, now_ms: int) -> Literal["held", "before", "future", "none", "tombstone"]:
-        """Return `held` for a day that Dagster is told of, else why it is not."""
+    def place(self, day: str, now_ms: int) -> Literal["told", "before", "future", "none", "tombstone"]:
+        """Return `told` for a day that Dagster is told of, else why it is not."""
         if day == NO_DAY:
             return "none"
         if day == TOMBSTONE:
             return "tombstone"
         if day < self.start:
             return "before"
-        return "held" if day <= day_at(now_ms) else "future"
+        return "told" if day <= day_at(now_ms) else "future"
 
 
 @dataclass(frozen=True, slots=True)

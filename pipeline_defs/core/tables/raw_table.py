@@ -334,13 +334,13 @@ def stats_of(staged: StagedFile, ranges: Sequence[OffsetRange]) -> dict[str, Any
     return stats
 
 
-def violations(coverage: Coverage, table: Snapshot, held: Collection[OffsetRange] = ()) -> list[str]:
+def violations(coverage: Coverage, table: Snapshot, in_progress: Collection[OffsetRange] = ()) -> list[str]:
     """Name every landed range that a table does not have as landed, and every file without its ranges' rows.
 
-    A range that is `held` by a run may be missing, since it is about to be appended.
+    A range that is `in_progress` in a run may be missing, since it is about to be appended.
     """
     topic, due, files = coverage.log.topic, find_due_by_files(coverage, table), RangeFiles(table)
-    adds = (manifest.offsets for manifest in due.adds if manifest.offsets not in held and not manifest.is_dropped)
+    adds = (manifest.offsets for manifest in due.adds if manifest.offsets not in in_progress and not manifest.is_dropped)
     do = f"the next run appends it, or `{command('compact', topic, '--apply')}`"
     found = [f"range {offsets.text(topic)}: landed, and not in the table; {do}" for offsets in adds]
     found += [*find_lacking(coverage, files), *find_clashes(coverage, files)]

@@ -56,15 +56,15 @@ def build_check(
     return check
 
 
-def tiling_of(topic: Topic, edges: Edges, held: Collection[OffsetRange], *, is_recent: bool = False) -> Finding:
-    """Check that a topic's ranges tile; `held` are ranges that runs are working on."""
+def tiling_of(topic: Topic, edges: Edges, in_progress: Collection[OffsetRange], *, is_recent: bool = False) -> Finding:
+    """Check that a topic's ranges tile; `in_progress` are ranges that runs are working on."""
     is_newest_first = topic.policy.is_newest_first
-    return check_tiling(topic.name, edges.lake, is_newest_first=is_newest_first, is_recent=is_recent, held=held)
+    return check_tiling(topic.name, edges.lake, is_newest_first=is_newest_first, is_recent=is_recent, in_progress=in_progress)
 
 
-def check_quickly(topic: Topic, edges: Edges, held: Collection[OffsetRange]) -> list[dg.AssetCheckEvaluation]:
+def check_quickly(topic: Topic, edges: Edges, in_progress: Collection[OffsetRange]) -> list[dg.AssetCheckEvaluation]:
     """Return what the `QUICK` checks find now, without what a frontier document sums up."""
-    found = [tiling_of(topic, edges, held, is_recent=True), check_completeness(topic.name, edges.lake, is_recent=True)]
+    found = [tiling_of(topic, edges, in_progress, is_recent=True), check_completeness(topic.name, edges.lake, is_recent=True)]
     return [evaluation_of(topic.asset_key, finding) for finding in found]
 
 
@@ -73,7 +73,7 @@ def evaluation_of(asset: dg.AssetKey, finding: Finding) -> dg.AssetCheckEvaluati
     return as_evaluation(dg.AssetCheckKey(asset, finding.check), as_result(finding))
 
 
-def report_standing(
+def report_troubles(
     topic: Topic, found: Situation, ledger: list[Loss], instance: dg.DagsterInstance, now_ms: int, known: Known
 ) -> Finding:
     """Report to Dagster, outside of any run, what is lost, what may soon be and what is stalled, each where it is news.
@@ -132,7 +132,7 @@ def _draw(topic: Topic, edges: Edges, context: dg.AssetCheckExecutionContext) ->
 
 _CHECKS: dict[str, tuple[Ask, str]] = {
     "tiling": (
-        lambda topic, edges, context: tiling_of(topic, edges, read_tries(context.instance, topic.landing).held),
+        lambda topic, edges, context: tiling_of(topic, edges, read_tries(context.instance, topic.landing).in_progress),
         "No gap and no overlap over all history, from the first link to the head.",
     ),
     "completeness": (

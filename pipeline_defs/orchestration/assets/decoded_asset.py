@@ -73,7 +73,7 @@ def report_days(topic: Topic, instance: dg.DagsterInstance, edges: Edges) -> lis
 def find_untold(days: Days, decoded: DecodedRanges, shown: Mapping[str, str | None], now_ms: int) -> dict[str, DayFacts]:
     """Find the days whose rows differ from what Dagster shows, sorted; `shown` is the data version of each day there."""
     found, own = decoded.sums.days, days.event_time.text
-    news = {day: facts for day, facts in found.get(own, {}).items() if days.place(day, now_ms) == "held"}
+    news = {day: facts for day, facts in found.get(own, {}).items() if days.place(day, now_ms) == "told"}
     if found.keys() <= {own}:  # else there are rows whose day nobody knows
         news |= dict.fromkeys(shown.keys() - news.keys(), GONE)
     return {day: facts for day, facts in sorted(news.items()) if shown.get(day) != facts.version}

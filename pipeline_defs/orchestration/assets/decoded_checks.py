@@ -15,7 +15,7 @@ from ...core.tables.decoded_sums import DecodedSums
 from ...core.tables.decoded_table import TREE, first_range
 from ...core.tables.decoding import Decoding, completeness_of
 from ...landing.auditing import DIGEST_THREADS, Finding
-from ...landing.standing import why_changed
+from ...landing.landed_files import why_changed
 from ...resources import Edges
 from ...topics import Topic
 from ..runs.waiting import with_undecoded

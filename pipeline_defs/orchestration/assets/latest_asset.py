@@ -59,42 +59,42 @@ def update_and_tell(topic: Topic, attempt: Attempt, context: Context, edges: Edg
     started, tools = edges.now_ms(), edges.latest_tools(step_logger(context))
     done = update(topic.name, topic.latest, attempt, tools, full=full)
     table = LatestTable(edges.lake, topic.name)
-    standing = table.read()
-    facts = latest_metadata(table, standing, done, (edges.now_ms() - started) / 1000)
-    if done.has_committed and standing is not None:
+    snapshot = table.read()
+    facts = latest_metadata(table, snapshot, done, (edges.now_ms() - started) / 1000)
+    if done.has_committed and snapshot is not None:
         with telling(edges.lineage(), "tables", context.log.warning) as tell:
-            tell(_lineage(topic, standing, facts["keys"], context.run.run_id, started, edges))
+            tell(_lineage(topic, snapshot, facts["keys"], context.run.run_id, started, edges))
     edges.watch_step("reported_latest", topic=topic.name, ranges=done.ranges)
     return facts
 
 
-def _lineage(topic: Topic, standing: LatestSnapshot, keys: int, run_id: str, began_ms: int, edges: Edges) -> Derived:
+def _lineage(topic: Topic, snapshot: LatestSnapshot, keys: int, run_id: str, began_ms: int, edges: Edges) -> Derived:
     """Return what OpenLineage is told of an update: from the decoded table, at the version that went in, to its latest."""
     url, decoded = edges.lake.store.url, edges.decodings.read_ranges(topic.name).table
     return Derived(
         job=topic.upserting.job,
         run_id=run_id,
         source_url=url(f"{DECODED}/{topic.name}"),
-        source_version=standing.applied(decoded.metadata.id) if decoded.metadata is not None else None,
+        source_version=snapshot.applied(decoded.metadata.id) if decoded.metadata is not None else None,
         read=None,
         table_url=url(f"{TREE}/{topic.name}"),
-        version=standing.version,
+        version=snapshot.version,
         written=keys,
-        columns={column.name: str(column.type) for column in standing.schema},
+        columns={column.name: str(column.type) for column in snapshot.schema},
         began_ms=began_ms,
         ended_ms=edges.now_ms(),
     )
 
 
-def latest_metadata(table: LatestTable, standing: LatestSnapshot | None, done: Updated, seconds: float) -> Mapping[str, Any]:
+def latest_metadata(table: LatestTable, snapshot: LatestSnapshot | None, done: Updated, seconds: float) -> Mapping[str, Any]:
     """Return the facts of the latest table that the UI shows: as it stands, and what this run did."""
-    keys, tombstones = table.count(standing)
-    files = standing.files if standing is not None else {}
+    keys, tombstones = table.count(snapshot)
+    files = snapshot.files if snapshot is not None else {}
     return {
         "keys": keys,
         "dagster/row_count": keys,
         "tombstones": tombstones,
-        "table_version": standing.version if standing is not None else -1,
+        "table_version": snapshot.version if snapshot is not None else -1,
         "ranges_read": done.ranges,
         **({"rebuilt": done.rebuilt} if done.rebuilt else {}),
         "files": len(files),
@@ -136,19 +136,19 @@ def check_share(topic: str, config: Latest, share: int, tools: LatestTools, *, m
     Where the table is behind the decoded one, nothing can be compared: the finding says so, and passes only if it `may_wait`.
     """
     due, what = find_due(topic, config, tools.decodings), f"share {share} of {SHARES} of the keys of latest/{topic}"
-    if may_wait and due.has_work and (due.standing is None or not due.standing.damage):
+    if may_wait and due.has_work and (due.snapshot is None or not due.snapshot.damage):
         return Finding(RECOMPUTED, f"nothing, as {due.waiting} decoded ranges wait for the next update", ())
-    if due.standing is None:
+    if due.snapshot is None:
         return Finding(RECOMPUTED, f"{what}, which is not there yet", (), {"keys": 0, "ranges": 0})
     if due.has_work:
         waits = due.why_anew or f"{due.waiting} ranges were decoded since"
         return Finding(RECOMPUTED, what, (f"latest/{topic} is behind its decoded table: {waits}; update it, then check",))
     attempt, lake = f"check-{uuid.uuid4().hex}", tools.lake
     placed = place(due.decoded, lake.recent(topic).log.epoch_of)
-    inputs = Inputs(find_stretches(placed, placed, lake), present=[*due.standing.files])
+    inputs = Inputs(find_stretches(placed, placed, lake), present=[*due.snapshot.files])
     try:
         with staging_here(attempt, lake) as staging, told_if_unreadable(inputs, replace(due, placed=placed), lake):
-            keys, wrong = Winners(lake, inputs, due.standing.schema, config, staging.root).find_differences(share)
+            keys, wrong = Winners(lake, inputs, due.snapshot.schema, config, staging.root).find_differences(share)
     except DamagedFile as error:
         text = f"latest/{topic} is broken: {error}; `{command('latest', topic, '--rebuild')}` makes it anew"
         return Finding(RECOMPUTED, what, (text,))

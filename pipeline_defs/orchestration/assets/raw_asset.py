@@ -20,8 +20,8 @@ from ...adapters.telemetry.openlineage import Landed, telling
 from ...core.errors import RangesFailed
 from ...core.landing.verdicts import Outcome, Verdict, violations_by_range
 from ...core.log.latency import file_facts
+from ...landing.landed_files import rows_path
 from ...landing.landing import land
-from ...landing.standing import standing_path
 from ...resources import Edges
 from ...topics import Topic, op_name
 from ..runs.moments import telling_pace
@@ -98,7 +98,7 @@ def build_raw_asset(topic: Topic, lake: str) -> dg.AssetsDefinition:
                     tell(verdict)
             # a run without a partition key has no output, so Dagster skips the checks that come after it
             if not context.has_partition_key:
-                for evaluation in check_quickly(topic, edges, read_tries(context.instance, topic.landing).held):
+                for evaluation in check_quickly(topic, edges, read_tries(context.instance, topic.landing).in_progress):
                     context.log_event(evaluation)
             end_siblings(context.instance, context.run, siblings, {verdict.offsets for verdict in failures})
             _check_landed(topic, set(keys), failures)
@@ -176,7 +176,7 @@ def materialization(topic: Topic, verdict: Verdict, edges: Edges) -> dg.AssetMat
         "landed_at": dg.MetadataValue.timestamp(provenance.landed_at_ms / 1000),
     }
     if file is not None:
-        metadata["file"] = dg.MetadataValue.path(edges.lake.store.url(standing_path(manifest, edges.lake)))
+        metadata["file"] = dg.MetadataValue.path(edges.lake.store.url(rows_path(manifest, edges.lake)))
         for name, moment_ms in (("min_timestamp", file.min_timestamp_ms), ("max_timestamp", file.max_timestamp_ms)):
             if moment_ms is not None:
                 metadata[name] = dg.MetadataValue.timestamp(moment_ms / 1000)

@@ -33,7 +33,7 @@ _HOURS_OFF = (
     "SELECT max(abs(extract(timezone FROM day))) / 3600 FROM unnest(ARRAY['2026-01-01', '2026-07-01']::timestamptz[]) AS day"
 )
 
-Standing = Literal["leads", "waits", "unreachable"]
+Leadership = Literal["leads", "waits", "unreachable"]
 _log = logging.getLogger("dagster.daemon.offsetlake")
 
 
@@ -45,7 +45,7 @@ class DaemonLock:
         self._open = ExitStack()
         self._connection: Connection | None = None
 
-    def take(self) -> Standing:
+    def take(self) -> Leadership:
         """Take the lock, or find that this process still holds it; a lost connection has lost it, and is opened anew."""
         from dagster_postgres.utils import DagsterPostgresException
 
@@ -89,10 +89,10 @@ def await_leadership(instance: dg.DagsterInstance) -> None:
         return
     check_time_zone(storage.connect)
     lock, told = DaemonLock(storage.connect), ""
-    while (standing := lock.take()) != "leads":
-        if standing != told:
-            _log.warning(_WHY_IT_WAITS[standing])
-            told = standing
+    while (leadership := lock.take()) != "leads":
+        if leadership != told:
+            _log.warning(_WHY_IT_WAITS[leadership])
+            told = leadership
         if check_captured_interrupt():
             raise KeyboardInterrupt
         time.sleep(ASKS_EVERY_SECONDS)

@@ -64,9 +64,9 @@ class TopicTick:
     def texts(self) -> Iterator[str]:
         """Texts on what waits, and on what is stalled."""
         if self.landing is not None:
-            stalled, held = self.landing.stalled, self.landing.held_back
+            stalled, held_back = self.landing.stalled, self.landing.held_back
             yield from filter(None, [self.landing.waiting])
-            for what, said in (("stalled", stalled), ("held back", [each for each in held if each not in stalled])):
+            for what, said in (("stalled", stalled), ("held back", [each for each in held_back if each not in stalled])):
                 yield from [f"{what}: {'; '.join(said[:SHOWN])}"] if said else []
         yield from (each.waiting for each in self.derived if each.waiting)
 

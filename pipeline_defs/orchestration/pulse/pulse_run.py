@@ -146,7 +146,7 @@ class _PulseRun:
         tries = read_all_tries(self.context.instance, [self.topics[name].landing for name in landed])
         for topic in (self.topics[name] for name in sorted(landed)):
             with self._isolated(topic, self._fail):  # told each time: Dagster shows a check of the last landing only
-                self._report_checks(check_quickly(topic, self.edges, tries[topic.landing].held))
+                self._report_checks(check_quickly(topic, self.edges, tries[topic.landing].in_progress))
 
     def _find_due(self) -> dict[str, list[OffsetRange]]:
         """Find what to land now: each topic's ranges as policy and tries order them, topics longest without a job first.

@@ -50,8 +50,8 @@ def rebuild_topic(
     coverage = forget_unplanned(instance, topic, lambda: edges.lake.coverage(topic.name))
     keys = register_keys(instance, topic, coverage)
     edges.watch_step("keys_registered", topic=topic.name, keys=keys)
-    held = read_tries(instance, topic.landing).held.keys()
-    versions = {o: each.digest for o, each in coverage.manifests.items() if o not in held and coverage.is_landed(o)}
+    in_progress = read_tries(instance, topic.landing).in_progress.keys()
+    versions = {o: each.digest for o, each in coverage.manifests.items() if o not in in_progress and coverage.is_landed(o)}
     owed = _find_owed(topic, topic.asset_key, coverage, versions, instance)
     for done, offsets in enumerate(owed, 1):
         instance.report_runless_asset_event(landed_event(topic, offsets, coverage, edges))
@@ -61,7 +61,7 @@ def rebuild_topic(
     if document is not None and not is_true_of(document, coverage):
         edges.lake.frontiers.forget(topic.name)  # somebody has deleted a manifest, say: the next tick reads all
         edges.watch_step("frontier_forgotten", topic=topic.name)
-    elif not held and edges.lake.recent(topic.name).pending() == coverage.pending():
+    elif not in_progress and edges.lake.recent(topic.name).pending() == coverage.pending():
         move_frontier(topic, coverage, edges, read_due(topic, edges))
     group = mirror_frontier(topic.name, topic.group, edges.lake, edges.kafka(topic))
     return Rebuilt(keys, len(owed) + decoded, group)
@@ -71,8 +71,8 @@ def _restore_decoded(topic: Topic, edges: Edges, instance: dg.DagsterInstance) -
     """Tell Dagster of the decoded ranges that it has no materialisation of, or an older one; return how many."""
     coverage = edges.lake.coverage(topic.name)
     decoded = edges.decodings.read_ranges(topic.name).of(coverage)
-    held = read_tries(instance, topic.decoding).held.keys()
-    versions = {offsets: decoding.digest for offsets, decoding in decoded.items() if offsets not in held}
+    in_progress = read_tries(instance, topic.decoding).in_progress.keys()
+    versions = {offsets: decoding.digest for offsets, decoding in decoded.items() if offsets not in in_progress}
     owed = _find_owed(topic, topic.decoded_key, coverage, versions, instance)
     for offsets in owed:
         report_decoded(topic, decoded[offsets], edges, instance)

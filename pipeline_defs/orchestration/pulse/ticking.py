@@ -27,7 +27,7 @@ from ...landing.mirror import mirror_frontier
 from ...resources import Edges
 from ...tables.latest import Updated, find_due
 from ...topics import Topic
-from ..assets.checks import report_standing
+from ..assets.checks import report_troubles
 from ..assets.decoded_asset import decoded_event, report_days
 from ..assets.latest_asset import latest_metadata
 from ..assets.raw_asset import materialization
@@ -104,7 +104,7 @@ def run_tick(topic: Topic, instance: dg.DagsterInstance, edges: Edges, known: Kn
             edges.compared[topic.asset_key] = compared
     if topic.decode is None and is_told:  # once summed up, only the hourly comparison would tell
         move_frontier(topic, coverage, edges)
-    if not found.tries.held:  # else the run that lands moves it
+    if not found.tries.in_progress:  # else the run that lands moves it
         failure = _mirror(topic, coverage, edges)
         stalled = (*stalled, failure) if failure else stalled
     due = known.tries[topic.landing].choose_due(coverage.pending(), now_ms)
@@ -136,14 +136,16 @@ def _tell_landed(
 
     Return why the append failed, and if all was told before.
     """
-    held = read_tries(instance, topic.landing).held.keys()  # after the coverage: a run at work tells of its own
-    unseen = find_unseen(instance, topic, topic.asset_key, coverage, lambda each: each not in held and coverage.is_landed(each))
+    in_progress = read_tries(instance, topic.landing).in_progress.keys()  # after the coverage: a run at work tells of its own
+    unseen = find_unseen(
+        instance, topic, topic.asset_key, coverage, lambda each: each not in in_progress and coverage.is_landed(each)
+    )
     for offsets in unseen[:most]:
         instance.report_runless_asset_event(landed_event(topic, offsets, coverage, edges))
     failure = None
-    if edges.settings.has_raw_table and not held:  # else the runs that hold ranges append
+    if edges.settings.has_raw_table and not in_progress:  # else the runs at work append
         failure = try_append(topic.name, edges.lake, edges.now_ms, on_step=edges.watch_step)
-    return failure, not (unseen or held or failure)
+    return failure, not (unseen or in_progress or failure)
 
 
 def _mirror(topic: Topic, coverage: Coverage, edges: Edges) -> str | None:
@@ -179,7 +181,7 @@ def _report_dangers(
         told = read_told_lag(instance, topic)
     told = report_lag(instance, topic, find_lag(found.coverage, found.marks), waiting_seconds, now_ms, told)
     edges.told_lag[topic.name] = known.database, told
-    return report_standing(topic, found, ledger, instance, now_ms, known).violations
+    return report_troubles(topic, found, ledger, instance, now_ms, known).violations
 
 
 def landed_event(topic: Topic, offsets: OffsetRange, coverage: Coverage, edges: Edges) -> dg.AssetMaterialization:
@@ -204,17 +206,17 @@ def run_derive_tick(topic: Topic, instance: dg.DagsterInstance, edges: Edges, kn
     compared = _Compared(known.database, coverage, version, known.last_told(topic.decoded_key), now_ms)
     is_told = compared.is_same(edges.compared.get(topic.decoded_key))
     if not is_told or topic.days is not None:
-        held = read_tries(instance, topic.decoding).held.keys()  # after the table, as above
+        in_progress = read_tries(instance, topic.decoding).in_progress.keys()  # after the table, as above
         if not is_told:
             decoded = found.decoded.of(coverage)
-            untold = decoded.keys() - held
+            untold = decoded.keys() - in_progress
             unseen = find_unseen(instance, topic, topic.decoded_key, coverage, lambda each: each in untold)
             for offsets in unseen[: _count_events(known)]:
                 report_decoded(topic, decoded[offsets], edges, instance)
-            is_told = not unseen and not held
+            is_told = not unseen and not in_progress
             if is_told:
                 edges.compared[topic.decoded_key] = compared
-        if not held:  # a run that decodes tells of its days
+        if not in_progress:  # a run that decodes tells of its days
             report_days(topic, instance, edges)
     landed = edges.compared.get(topic.asset_key)
     if is_told and landed is not None and landed.database == known.database and landed.coverage is coverage:
@@ -243,24 +245,24 @@ def run_latest_tick(topic: Topic, config: Latest, instance: dg.DagsterInstance, 
     """Run one tick of the latest table, which waits during an update, after a recent failure, and for a decoding backlog."""
     due = find_due(topic.name, config, edges.decodings)
     tries, now_ms = known.tries[topic.upserting], edges.now_ms()
-    tried, is_held = tries.of(UPDATE), tries.is_held(UPDATE)
+    tried, is_in_progress = tries.of(UPDATE), tries.is_in_progress(UPDATE)
     is_early = is_backlog(due.decoded, edges, tried.last_ended_ms)
     ranges = due.waiting
-    if due.standing is not None and not is_held:
-        _tell_latest(topic, due.standing, instance, edges, known)
+    if due.snapshot is not None and not is_in_progress:
+        _tell_latest(topic, due.snapshot, instance, edges, known)
     if not due.has_work:
         return DerivedTick()
     postponed = BACKLOG_FIRST if is_early else backing_off_text([tried], now_ms)
     head = f"{ranges:,} range{'s wait' if ranges != 1 else ' waits'} for an update"
     blocked = why_blocked(known, topic.upserting)
-    waiting = pending_text(head, blocked, "updating", held=ranges if is_held else 0, postponed=postponed)
-    return DerivedTick(not is_held and postponed is None, waiting)
+    waiting = pending_text(head, blocked, "updating", in_progress=ranges if is_in_progress else 0, postponed=postponed)
+    return DerivedTick(not is_in_progress and postponed is None, waiting)
 
 
-def _tell_latest(topic: Topic, standing: LatestSnapshot, instance: dg.DagsterInstance, edges: Edges, known: Known) -> None:
+def _tell_latest(topic: Topic, snapshot: LatestSnapshot, instance: dg.DagsterInstance, edges: Edges, known: Known) -> None:
     """Tell Dagster of a version of the latest table that it was not told of: a crash, or a lost database, took the event."""
     event = known.last(topic.latest_key)
     told = event.asset_materialization.metadata.get("table_version") if event and event.asset_materialization else None
-    if told is None or told.value != standing.version:
-        facts = latest_metadata(LatestTable(edges.lake, topic.name), standing, Updated(), 0.0)
+    if told is None or told.value != snapshot.version:
+        facts = latest_metadata(LatestTable(edges.lake, topic.name), snapshot, Updated(), 0.0)
         instance.report_runless_asset_event(dg.AssetMaterialization(topic.latest_key, metadata=facts))

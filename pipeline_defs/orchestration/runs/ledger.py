@@ -107,7 +107,7 @@ def check_nothing_lost(topic: Topic, losses: list[Loss]) -> Finding:
 
 
 def _texts(topic: Topic, losses: list[Loss]) -> tuple[str, ...]:
-    return tuple(f"{loss.text(topic.name)}; {standing(topic, loss)}" for loss in losses)
+    return tuple(f"{loss.text(topic.name)}; {acceptance_text(topic, loss)}" for loss in losses)
 
 
 def is_accepted(topic: Topic, loss: Loss) -> bool:
@@ -115,7 +115,7 @@ def is_accepted(topic: Topic, loss: Loss) -> bool:
     return loss.acceptance is not None or topic.on_loss == "record"
 
 
-def standing(topic: Topic, loss: Loss) -> str:
+def acceptance_text(topic: Topic, loss: Loss) -> str:
     """Return a text on who accepted a loss, or on what to do where nobody has."""
     if loss.acceptance is not None:
         return f"accepted by {loss.acceptance.accepted_by}"

@@ -60,7 +60,7 @@ class Situation:
 
     def losses(self) -> list[Loss]:
         """Return the loss ledger as of now, without claims whose run is still at work: those are no loss yet."""
-        return [loss for loss in all_losses(self.coverage, self.marks) if loss.offsets not in self.tries.held]
+        return [loss for loss in all_losses(self.coverage, self.marks) if loss.offsets not in self.tries.in_progress]
 
 
 def read_situation(topic: Topic, coverage: Coverage, edges: Edges, known: Known) -> Situation:
@@ -96,7 +96,7 @@ def _still_due(topic: Topic, coverage: Coverage, edges: Edges, known: Known) -> 
             tries = replace(tries, tried={offsets: tried for offsets, tried in tries.tried.items() if offsets in due})
         if topic.latest is not None and update.attempts:
             latest = find_due(topic.name, topic.latest, edges.decodings)
-            update = NEVER_TRIED if latest.standing is not None and not latest.has_work else update
+            update = NEVER_TRIED if latest.snapshot is not None and not latest.has_work else update
     return tries, update
 
 
@@ -106,9 +106,9 @@ def waiting_text(topic: Topic, found: Situation, now_ms: int) -> str:
     if pending:
         since_ms = min(found.coverage.log.ranges[offsets].planned_at_ms for offsets in pending)
         head = f"{counted(len(pending), 'range')} pending since {time_text(since_ms)}"
-        held = sum(offsets in found.tries.held for offsets in pending)
+        in_progress = sum(offsets in found.tries.in_progress for offsets in pending)
         postponed = backing_off_text([found.tries.tried.get(o, NEVER_TRIED) for o in pending], now_ms, found.tries.of(ALL))
-        return pending_text(head, found.blocked, "landing", held=held, postponed=postponed)
+        return pending_text(head, found.blocked, "landing", in_progress=in_progress, postponed=postponed)
     records = sum(each.offsets for each in find_lag(found.coverage, found.marks))
     if not records:
         return ""
@@ -156,7 +156,7 @@ def check_progress(
         "silent_partitions": len(silent),
         "open_transactions": len(found.transactions),
     }
-    is_at_work = all(silence.planned is not None and silence.planned in found.tries.held for silence in silent)
+    is_at_work = all(silence.planned is not None and silence.planned in found.tries.in_progress for silence in silent)
     looked_at = "; ".join(filter(None, (waiting_text(topic, found, now_ms), undecoded))) or "nothing waits"
     is_warning = is_at_work and not (failing or holding or found.leaderless)
     return Finding("progress", looked_at, tuple(violations), facts, tuple(concerns), is_warning=is_warning)
@@ -226,11 +226,11 @@ def _silent_text(topic: Topic, silence: Silence, found: Situation) -> str:
             f"{topic.name}/{silence.partition}: offset {silence.offset} is in no range, {since}; have the sensor "
             f"{LAND_PENDING} run, or `{command('plan', topic.name, '--apply')}`"
         )
-    holder = found.tries.held.get(silence.planned)
+    holder = found.tries.in_progress.get(silence.planned)
     why = (
-        f"{holder} holds it{'; ' + found.blocked if found.blocked else ''}"
+        f"{holder} is landing it{'; ' + found.blocked if found.blocked else ''}"
         if holder
-        else f"no run holds it; have the sensor {LAND_PENDING} run, or `{command('land', topic.name, '--pending')}`"
+        else f"no run is landing it; have the sensor {LAND_PENDING} run, or `{command('land', topic.name, '--pending')}`"
     )
     return f"range {silence.planned.text(topic.name)} {since}: {why}"
 

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, replace
 
 import dagster as dg
 from dagster import RunsFilter
+from dagster._core.errors import DagsterExecutionInterruptedError
 
 from ...core.errors import OffsetlakeError
 from ...core.landing.dispatch import Tried, choose_due
@@ -22,6 +23,7 @@ from ..home.daemons import running_since
 from .projection import ACTIVE, parsed
 
 UPDATE = "update"  # the one thing that an asset without partitions is tried for
+STOPPED_WITHIN_MS = 120_000  # a job takes about ten seconds
 ALL = "all"  # of a batch of ranges: fails where none of them was done
 
 
@@ -37,6 +39,9 @@ class _Entry(Tried):
     def failed(self, ended_ms: int, *, is_cut_off: bool = False, is_fatal: bool = False) -> _Entry:
         return _Entry(**asdict(self.then_failed(self.run_id, ended_ms, is_cut_off=is_cut_off, is_fatal=is_fatal)))
 
+    def stopped(self) -> _Entry | None:
+        return replace(self, run_id="", began_ms=0) if self.attempts else None
+
 
 _Entries = dict[str, _Entry]
 
@@ -45,7 +50,10 @@ _Entries = dict[str, _Entry]
 def trying(
     instance: dg.DagsterInstance, duty: Duty, keys: Collection[str], run_id: str, now_ms: Callable[[], int]
 ) -> Iterator[set[str]]:
-    """Note a try of each key; keys that are not added to the yielded set have failed."""
+    """Note a try of each key; keys that are not added to the yielded set have failed.
+
+    A run that is stopped soon, by a person or with Dagster, has not tried them; one that was long at it may hang there.
+    """
     with trying_all(instance, {duty: keys}, run_id, now_ms) as done:
         yield done[duty]
 
@@ -61,12 +69,13 @@ def trying_all(
         return {key: replace(known.get(key, _Entry()), run_id=run_id, began_ms=began_ms) for key in wanted[duty]}
 
     _change(instance, wanted, begin)
-    is_fatal = True
+    is_fatal = is_stopped = False
     try:
         yield done
-        is_fatal = False
-    except OffsetlakeError:  # it is told, and ends no run
-        is_fatal = False
+    except BaseException as error:
+        is_fatal = not isinstance(error, OffsetlakeError)  # that is told, and ends no run
+        is_interrupt = isinstance(error, KeyboardInterrupt | DagsterExecutionInterruptedError)
+        is_stopped = is_interrupt and now_ms() - began_ms < STOPPED_WITHIN_MS
         raise
     finally:
         ended_ms = now_ms()
@@ -74,10 +83,10 @@ def trying_all(
         def end(duty: Duty, known: _Entries) -> dict[str, _Entry | None]:
             ours = {key: known[key] for key in wanted[duty] if key in known and known[key].run_id == run_id}
             well = {UPDATE: _Entry(last_ended_ms=ended_ms)}
-            return {
-                key: well.get(key) if key in done[duty] else entry.failed(ended_ms, is_fatal=is_fatal)
-                for key, entry in ours.items()
+            ended = {
+                key: entry.stopped() if is_stopped else entry.failed(ended_ms, is_fatal=is_fatal) for key, entry in ours.items()
             }
+            return {key: well.get(key) if key in done[duty] else entry for key, entry in ended.items()}
 
         _change(instance, wanted, end)
 
@@ -86,12 +95,12 @@ def trying_all(
 class Tries:
     """What became of the tries of one duty, and which active runs are at one now.
 
-    `tried` says how often in a row a range has failed, and lacks those that have not; `held` names the run that is working on a
-    range, however that was launched.
+    `tried` says how often in a row a range has failed, and lacks those that have not; `in_progress` names the run that is
+    working on a range, however that was launched.
     """
 
     tried: Mapping[OffsetRange, Tried]
-    held: Mapping[OffsetRange, str]
+    in_progress: Mapping[OffsetRange, str]
     _entries: _Entries
 
     def of(self, key: str) -> Tried:
@@ -100,7 +109,7 @@ class Tries:
 
     def choose_due(self, waiting: Iterable[OffsetRange], now_ms: int) -> list[OffsetRange]:
         """Choose which waiting ranges to try now: none while `ALL` backs off, whatever arrives meanwhile."""
-        return choose_due(waiting, self.held, self.tried, now_ms) if self.of(ALL).is_due(now_ms) else []
+        return choose_due(waiting, self.in_progress, self.tried, now_ms) if self.of(ALL).is_due(now_ms) else []
 
     def find_fatal(self, planned_ms: Mapping[OffsetRange, int]) -> dict[OffsetRange, Tried]:
         """Find the ranges that have ended their run; where `ALL` has done so, that is all of them.
@@ -114,7 +123,7 @@ class Tries:
             if self.tried.get(each, of_all).fatal or of_all.fatal
         }
 
-    def is_held(self, key: str) -> bool:
+    def is_in_progress(self, key: str) -> bool:
         """Return whether an active run is at an `UPDATE`."""
         return bool(self._entries.get(key, _Entry()).run_id)
 

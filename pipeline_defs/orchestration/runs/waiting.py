@@ -74,15 +74,15 @@ def _since_ms(record: RunRecord) -> int:
     return int((record.start_time or record.update_timestamp.timestamp()) * 1000)
 
 
-def pending_text(head: str, blocked: str, doing: str, *, held: int, postponed: str | None = None) -> str:
+def pending_text(head: str, blocked: str, doing: str, *, in_progress: int, postponed: str | None = None) -> str:
     """Return what pending work waits for, and since when; `head` says what and how much it is, `blocked` what keeps it.
 
-    `held` counts what active runs are `doing` of it. Else it is `postponed` for that reason, or the next run takes it.
+    `in_progress` counts what active runs are `doing` of it. Else it is `postponed` for that reason, or the next run takes it.
     """
     if blocked:
         return f"{head}: {blocked}"
-    if held:
-        return f"{head}, {held:,} in runs that are {doing} them"
+    if in_progress:
+        return f"{head}, {in_progress:,} in runs that are {doing} them"
     return f"{head}: {postponed or 'the next run takes them'}"
 
 
@@ -132,7 +132,7 @@ class Undecoded:
             f"{some} to be decoded since {time_text(min(self.due.values()))}{failed}",
             self.blocked,
             "decoding",
-            held=sum(offsets in self.tries.held for offsets in self.due),
+            in_progress=sum(offsets in self.tries.in_progress for offsets in self.due),
             postponed=backing_off_text([self.tries.tried.get(o, NEVER_TRIED) for o in self.due], now_ms, self.tries.of(ALL)),
         )
 

@@ -199,7 +199,7 @@ def find_retirable(
     failed = read_tries(instance, topic.landing).tried.keys() - coverage.skipped()  # nobody tries those again
     needed = {*due, *failed}
     for duty in (topic.landing, topic.decoding):
-        needed |= {*read_tries(instance, duty).held, *read_selected(instance, duty, order)}
+        needed |= {*read_tries(instance, duty).in_progress, *read_selected(instance, duty, order)}
     return [offsets for offsets in order if offsets in away and offsets not in needed]
 
 

@@ -95,14 +95,14 @@ def table_file(file: TableFile, folder: str, lake: Lake) -> Iterator[Path]:
 
 
 def find_otherwise(
-    file: TableFile, manifests: Sequence[Manifest], standing: Sequence[Manifest], folder: str, lake: Lake
+    file: TableFile, manifests: Sequence[Manifest], in_file: Sequence[Manifest], folder: str, lake: Lake
 ) -> dict[OffsetRange, int]:
     """Return which ranges of a table's file differ from what is landed, and how many rows of each only that file has.
 
-    `manifests` are of the ranges to compare, `standing` of all that the file has in their newest revision. Ranges whose
+    `manifests` are of the ranges to compare, `in_file` of all that the file has in their newest revision. Ranges whose
     own file is dropped, gone or damaged are left out. Raise `DamagedFile` where the table's file is not as its log says.
     """
-    has_all = all(each in standing for each in manifests) and sum(each.rows for each in standing) == file.rows
+    has_all = all(each in in_file for each in manifests) and sum(each.rows for each in in_file) == file.rows
     if is_compacted(file) and has_all:
         return {}
     found = dict[OffsetRange, int]()
@@ -160,7 +160,7 @@ def why_changed(file: TableFile, folder: str, lake: Lake) -> str | None:
         return str(error)
 
 
-def standing_path(manifest: Manifest, lake: Lake) -> str:
+def rows_path(manifest: Manifest, lake: Lake) -> str:
     """Return the path to read a landed range's rows from: its own file, or, where that was dropped, the table's.
 
     Raise `TableFileGone` where the file was dropped and the table does not have its rows.
