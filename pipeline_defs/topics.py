@@ -30,7 +30,7 @@ GROUP = f"offsetlake.{TOPIC}"
 NOTHING_LOST = "nothing_lost"
 TIME_TO_LOSS = "time_to_loss"
 PROGRESS = "progress"
-STANDING = (NOTHING_LOST, TIME_TO_LOSS, PROGRESS)  # checks of what is not landed, which ticks report
+TICK_CHECKS = (NOTHING_LOST, TIME_TO_LOSS, PROGRESS)  # of what is not landed, which ticks report
 
 
 def raw_key(topic: str) -> dg.AssetKey:

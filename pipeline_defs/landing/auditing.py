@@ -75,9 +75,11 @@ def check_tiling(
     coverage = _read_coverage(topic, lake, "tiling", is_recent=is_recent)
     if isinstance(coverage, Finding):
         return coverage
-    facts = {"steps": len(coverage.log.steps), "links": len(coverage.log.links), "manifests": len(coverage.manifests)}
+    log, manifests = coverage.log, len(coverage.manifests)
+    facts = {"generation": log.generation, "steps": len(log.steps), "links": len(log.links), "manifests": manifests}
+    again = f"; the topic was created again or truncated, and is in generation {log.generation}" if log.generation else ""
     violations = tiling_violations(coverage, is_newest_first=is_newest_first, in_progress=in_progress)
-    return Finding("tiling", f"{facts['links']} links", tuple(violations), facts)
+    return Finding("tiling", f"{facts['links']} links{again}", tuple(violations), facts)
 
 
 def check_completeness(topic: str, lake: Lake, *, is_recent: bool = False) -> Finding:

@@ -429,8 +429,8 @@ class World:
         if not files:
             return []
         with connect(self.edges.lake) as connection:
-            found = connection.execute("FROM read_parquet($1)", [files if store.is_remote else self.glob])
-            return landed_rows(found.to_arrow_table())
+            shown = connection.sql("FROM read_parquet($1)", params=[files if store.is_remote else self.glob])
+            return landed_rows(shown.to_arrow_table())
 
     def assert_proven(self) -> None:
         """Hold the lake against itself, as an audit by another process does."""

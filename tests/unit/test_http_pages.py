@@ -76,6 +76,15 @@ def test_a_name_that_somebody_elses_dns_gave_us_is_refused(ask: Ask, host: str) 
     assert status == 421 and "OFFSETLAKE_PAGES_URL" in text and "up 1.0" not in text
 
 
+def test_a_second_host_is_looked_at_too(port: int) -> None:
+    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as connection:
+        connection.putrequest("GET", "/metrics", skip_host=True)
+        for host in ("localhost", "evil.example"):
+            connection.putheader("Host", host)
+        connection.endheaders()
+        assert connection.getresponse().status == 421
+
+
 def test_idle_connections_are_few_threads_and_are_ended(port: int, ask: Ask, capfd: pytest.CaptureFixture[str]) -> None:
     """300 sockets that say nothing, some a byte now and then: threads are bounded, and soon somebody is answered again."""
     before = threading.active_count()

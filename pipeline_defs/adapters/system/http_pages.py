@@ -120,7 +120,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _find_answer(self) -> tuple[int, str, str]:
         """Return status, content type and text; check host, path and method before any page is made."""
         pages = self.server.pages
-        if not is_ours(self.headers.get("Host", ""), self.server.names):
+        if not all(is_ours(each, self.server.names) for each in self.headers.get_all("Host", [""])):
             why = "this server does not answer under that name; ask by IP address, or say its name in OFFSETLAKE_PAGES_URL"
             return 421, TEXT, f"{why}\n"
         kind, make = pages.get(self.path.partition("?")[0], (TEXT, None))

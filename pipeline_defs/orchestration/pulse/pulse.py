@@ -141,7 +141,8 @@ def _tick(topics: Sequence[Topic], discovery: Discovery, context: dg.SensorEvalu
             context.log.error(failure)
         return dg.SensorResult(run_requests=requests)
     if failures:
-        raise TopicsFailed(f"of {len(ticks)} topics {len(failures)} cannot be planned; the others were", failures)
+        more = f"; {discovery.text}" if discovery.text else ""
+        raise TopicsFailed(f"of {len(ticks)} topics {len(failures)} cannot be planned; the others were{more}", failures)
     put_off = sum(each.is_late for each in ticks)
     late = f"{counted(put_off, 'topic')} left to the next tick: this one took too long" if put_off else ""
     return dg.SensorResult(skip_reason="; ".join(filter(None, [*postponed, late, discovery.text, waiting_text(ticks)])))

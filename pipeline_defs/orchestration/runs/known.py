@@ -16,7 +16,7 @@ from uuid import uuid4
 import dagster as dg
 from dagster import RunRecord, RunsFilter
 
-from ...topics import STANDING, Duty, Topic
+from ...topics import TICK_CHECKS, Duty, Topic
 from ..home.daemons import is_silent, read_silence
 from ..home.run_locks import is_code_server_gone
 from .projection import ACTIVE
@@ -63,7 +63,7 @@ def read_known(instance: dg.DagsterInstance, topics: Sequence[Topic], now_ms: in
     """Read what Dagster knows of these topics."""
     duties = [duty for topic in topics for duty in (topic.landing, topic.decoding, topic.upserting)]
     keys = [key for topic in topics for key in (topic.asset_key, topic.decoded_key, topic.latest_key, topic.losses_key)]
-    checks = [topic.check_key(name) for topic in topics for name in STANDING]
+    checks = [topic.check_key(name) for topic in topics for name in TICK_CHECKS]
     tries, active = read_all_tries(instance, duties), instance.get_run_records(RunsFilter(statuses=ACTIVE))
     queue = instance.get_concurrency_config().run_queue_config
     is_silent_daemon = is_silent(read_silence(instance, "QUEUED_RUN_COORDINATOR", now_ms / 1000))
