@@ -54,7 +54,7 @@ def grid_of(policy: Policy, bytes_per_record: float | None) -> int:
 def waiting_since(head: Head, seen: PartitionState, now_ms: int) -> int:
     """Return since when (ms since 1970) the first record after the head has waited, 0 where nothing tells.
 
-    It cannot have waited since before the partition was last planned to its end: without that bound, a topic with old
+    The wait begins no earlier than when the partition was last planned to its end: without that bound, a topic with old
     event times as timestamps would be cut at every tick, and go before all others. A time in the future, of a record or of
     a planner whose clock was wrong, is ignored; that of a planner a little ahead counts as now.
     """

@@ -1,7 +1,7 @@
 """The one planner: from the log's state and what the broker shows to the next plan step, or none; `cutting.py` cuts.
 
 Pure: the sensor, the command line and the tests call the same function. Invariant: what it decides tiles with the log and
-lies inside the watermarks it was given; asked again with nothing new, it decides what `budget` left, then nothing.
+lies inside the watermarks it was given; asked again with nothing new, it plans what `budget` left out, then nothing.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
