@@ -144,7 +144,7 @@ def _why_not_published(manifest: Manifest, digests: Digests, lake: Lake) -> str 
         found = digests.of(manifest)
         by_hand = f"`{replace_command(manifest.topic, manifest.offsets.key)}`, while Kafka has its records"
         wrong = f"has {found}: restore it from a backup of the lake, or {by_hand}"
-        gone = "is not there: the next run lands it, or says why not"
+        gone = f"is not there: `{command('land', manifest.topic, '--key', manifest.offsets.key)}` lands it, or says what to do"
         reason = None if found == manifest.digest else f"{where} {wrong if found else gone}"
     except (TableFileGone, DamagedFile) as error:
         reason = str(error)

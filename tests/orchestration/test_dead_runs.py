@@ -48,7 +48,7 @@ from pipeline_defs.orchestration.home.dead_runs import UNLAUNCHED_SECONDS, end_d
 from pipeline_defs.orchestration.home.launcher import HANDOVER_SECONDS
 from pipeline_defs.orchestration.home.run_locks import CODE_SERVER, hold_run, launch_path, list_locked, lock_path
 from pipeline_defs.orchestration.runs.projection import is_redo_of_person, read_reason
-from pipeline_defs.orchestration.runs.tries import ALL, UPDATE, read_tries, trying, trying_all
+from pipeline_defs.orchestration.runs.tries import ALL, MOST_STOPS, UPDATE, read_tries, trying, trying_all
 from pipeline_defs.settings import PROJECT, STARTED_BY_US
 from pipeline_defs.topics import Topic
 from tests.support.pulse import queue_run
@@ -455,23 +455,26 @@ def test_a_run_that_ended_with_all_of_dagster_lengthens_no_back_off(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("error", "seconds", "expected"),
+    ("error", "seconds", "expected", "fatal"),
     [
-        (DagsterExecutionInterruptedError(), 119, (0, 0)),
-        (KeyboardInterrupt(), 0, (0, 0)),
-        (DagsterExecutionInterruptedError(), 120, (1, 1)),
-        (RuntimeError(), 0, (1, 1)),
-        (Refused("no"), 0, (1, 0)),
+        (DagsterExecutionInterruptedError(), 119, (0, 0), 1),
+        (KeyboardInterrupt(), 0, (0, 0), 1),
+        (GeneratorExit(), 0, (0, 0), 1),
+        (DagsterExecutionInterruptedError(), -3600, (1, 1), 3),
+        (DagsterExecutionInterruptedError(), 120, (1, 1), 3),
+        (RuntimeError(), 0, (1, 1), 3),
+        (Refused("no"), 0, (1, 0), 0),
     ],
 )
 def test_what_a_run_was_at_when_it_was_stopped_soon_was_not_tried(
-    fresh: dg.DagsterInstance, error: BaseException, seconds: int, expected: tuple[int, int]
+    fresh: dg.DagsterInstance, error: BaseException, seconds: int, expected: tuple[int, int], fatal: int
 ) -> None:
     """[R-33] Ctrl-C of `up`, or a person's Cancel. The controls: one that was long at it, and may hang; errors."""
     attempt(fresh, RANGES[2:3], set(), NOW_MS)
-    run, moments = create_run(fresh, DagsterRunStatus.STARTED), iter([NOW_MS, *[NOW_MS + seconds * 1000] * 2])
+    run = create_run(fresh, DagsterRunStatus.STARTED)
 
     def stop() -> None:
+        moments = iter([NOW_MS, NOW_MS + seconds * 1000])
         with trying(fresh, TOPIC.landing, [each.key for each in RANGES[:3]], run.run_id, lambda: next(moments)) as done:
             done.add(RANGES[0].key)
             raise error
@@ -483,6 +486,10 @@ def test_what_a_run_was_at_when_it_was_stopped_soon_was_not_tried(
     assert counts == [(0, 0), expected, (1 + expected[0], expected[1])]
     assert not any(found.is_in_progress(each.key) for each in RANGES)
     assert (RANGES[1] in found.choose_due(RANGES[:3], NOW_MS + seconds * 1000 + 1)) == (expected == (0, 0))
+    for _ in range(MOST_STOPS):  # what is tried may be why the run is stopped: it is evicted for its memory, say
+        with pytest.raises(type(error)):
+            stop()
+    assert read_tries(fresh, TOPIC.landing).of(RANGES[1].key).fatal == fatal
 
 
 def test_what_is_tried_for_the_first_time_beside_what_was_tried_before_is_noted(fresh: dg.DagsterInstance) -> None:

@@ -251,6 +251,15 @@ def test_a_process_of_a_run_searches_dagster_for_no_garbage() -> None:
     assert gc.get_freeze_count() == 0, "the control: this process was not spawned so, and ends as any other"
 
 
+@pytest.mark.parametrize(("loaded", "is_frozen"), [("json", True), ("duckdb", False)])
+def test_a_command_ends_without_a_search_for_garbage(loaded: str, is_frozen: bool) -> None:
+    """It would take longer than many a command; DuckDB would call what is not collected leaks."""
+    tell = f"import atexit, gc, sys, {loaded}; atexit.register(lambda: print(gc.get_freeze_count() > 0))"
+    code = f"{tell}; from pipeline_defs.cli import main; sys.argv[1:] = ['--version']; main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (done.stdout.splitlines()[-1], done.stderr) == (str(is_frozen), "")
+
+
 def test_definitions_load_nothing_that_few_runs_need() -> None:
     """Spark's client and what it needs is loaded by the first scan; DuckDB by who asks a question of the lake."""
     late = ["duckdb", "pandas", "grpc_status", "pyspark.sql.connect", "confluent_kafka", "pipeline_defs.cli"]

@@ -32,7 +32,7 @@ from .ledger import Endangered, read_endangered
 from .moments import duration_text, time_text
 from .projection import read_reason
 from .tries import ALL, UPDATE, Tries
-from .waiting import backing_off_text, pending_text, read_undecoded, runs_of, tail_text, why_blocked
+from .waiting import backing_off_text, pending_text, read_undecoded, tail_text, why_blocked
 
 _OF_ONE = re.compile(r"range \S+/\d+ (g\d+ )?\[|^topic \S+: ")  # what a line is about
 REASON_LENGTH = 600
@@ -44,7 +44,7 @@ class Situation:
     """Where a topic stands by the lake, the broker and Dagster's runs: what of it waits, for what, and since when.
 
     `tries` are those of landing each range, `decodings` those of decoding it, `update` those of updating the latest table;
-    `active` are the ids of runs that have not ended, `is_served` says that one of them lands this topic too, and `blocked` is a
+    `active` are the ids of runs that have not ended, `is_served` says that one of them lands all topics, and `blocked` is a
     text on what keeps it from that.
     """
 
@@ -82,7 +82,7 @@ def read_situation(topic: Topic, coverage: Coverage, edges: Edges, known: Known)
         known.tries[topic.landing],
         *_still_due(topic, coverage, edges, known),
         {each.dagster_run.run_id for each in known.active},
-        bool(runs_of(known, topic.landing)),
+        edges.settings.lanes == 1 and any(each.dagster_run.job_name == LAND_PENDING for each in known.active),
         why_blocked(known, topic.landing, last_done_ms=last_ms, done="landed") if coverage.pending() else "",
     )
 
@@ -236,9 +236,9 @@ def _why_silent(topic: Topic, offsets: OffsetRange, found: Situation) -> str:
     run, tried = found.tries.in_progress.get(offsets), found.tries.tried.get(offsets)
     if run or found.blocked:
         return "; ".join(filter(None, [f"{run} is landing it" if run else "", found.blocked]))
-    if found.is_served:
-        return "the run that is at work lands others first"
     failed = f"run {tried.failed_run[:8]} has failed at it, and it is tried again; " if tried else ""
+    if found.is_served:
+        return f"{failed}the run that is at work lands others first"
     return f"{failed}no run is landing it; have the sensor {LAND_PENDING} run, or `{command('land', topic.name, '--pending')}`"
 
 

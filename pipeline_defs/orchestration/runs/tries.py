@@ -24,23 +24,28 @@ from .projection import ACTIVE, parsed
 
 UPDATE = "update"  # the one thing that an asset without partitions is tried for
 STOPPED_WITHIN_MS = 120_000  # a job takes about ten seconds
+MOST_STOPS = 2  # in a row that count for nothing: what is tried may be why runs are stopped
 ALL = "all"  # of a batch of ranges: fails where none of them was done
 
 
 @dataclass(frozen=True, slots=True)
 class _Entry(Tried):
-    """The failures of one thing so far, and the run that is at it now, and since when."""
+    """The failures of one thing so far, how often runs were stopped at it since, and the run that is at it now, since when."""
 
     attempts: int = 0
     last_ended_ms: int = 0
     run_id: str = ""
     began_ms: int = 0
+    stops: int = 0
 
     def failed(self, ended_ms: int, *, is_cut_off: bool = False, is_fatal: bool = False) -> _Entry:
         return _Entry(**asdict(self.then_failed(self.run_id, ended_ms, is_cut_off=is_cut_off, is_fatal=is_fatal)))
 
-    def stopped(self) -> _Entry | None:
-        return replace(self, run_id="", began_ms=0) if self.attempts else None
+    def stopped(self, ended_ms: int) -> _Entry:
+        """Return this after the run was stopped at it: not a failure where that was soon, and for the first times."""
+        if self.stops >= MOST_STOPS or abs(ended_ms - self.began_ms) >= STOPPED_WITHIN_MS:
+            return self.failed(ended_ms, is_fatal=True)
+        return replace(self, run_id="", began_ms=0, stops=self.stops + 1)
 
 
 _Entries = dict[str, _Entry]
@@ -52,7 +57,7 @@ def trying(
 ) -> Iterator[set[str]]:
     """Note a try of each key; keys that are not added to the yielded set have failed.
 
-    A run that is stopped soon, by a person or with Dagster, has not tried them; one that was long at it may hang there.
+    A run that is stopped soon, by a person or with Dagster, has not tried them, but for the third time in a row.
     """
     with trying_all(instance, {duty: keys}, run_id, now_ms) as done:
         yield done[duty]
@@ -74,8 +79,7 @@ def trying_all(
         yield done
     except BaseException as error:
         is_fatal = not isinstance(error, OffsetlakeError)  # that is told, and ends no run
-        is_interrupt = isinstance(error, KeyboardInterrupt | DagsterExecutionInterruptedError)
-        is_stopped = is_interrupt and now_ms() - began_ms < STOPPED_WITHIN_MS
+        is_stopped = isinstance(error, KeyboardInterrupt | DagsterExecutionInterruptedError | GeneratorExit)
         raise
     finally:
         ended_ms = now_ms()
@@ -84,7 +88,8 @@ def trying_all(
             ours = {key: known[key] for key in wanted[duty] if key in known and known[key].run_id == run_id}
             well = {UPDATE: _Entry(last_ended_ms=ended_ms)}
             ended = {
-                key: entry.stopped() if is_stopped else entry.failed(ended_ms, is_fatal=is_fatal) for key, entry in ours.items()
+                key: entry.stopped(ended_ms) if is_stopped else entry.failed(ended_ms, is_fatal=is_fatal)
+                for key, entry in ours.items()
             }
             return {key: well.get(key) if key in done[duty] else entry for key, entry in ended.items()}
 

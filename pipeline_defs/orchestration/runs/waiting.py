@@ -37,7 +37,7 @@ def why_blocked(known: Known, duty: Duty, *, last_done_ms: int | None = None, do
     Empty where there is no such run, or one of them makes progress: work was done at `last_done_ms`, after it began. `done` is
     the word for that; empty where nobody knows what a run has done before it ends.
     """
-    own = runs_of(known, duty)
+    own = [each for each in known.active if each.dagster_run.job_name == LAND_PENDING or is_run_of(each.dagster_run, duty)]
     at_work = [each for each in own if each.dagster_run.status in _AT_WORK]
     starting = [each for each in own if each.dagster_run.status is DagsterRunStatus.STARTING]
     if not own or (at_work and last_done_ms is not None and last_done_ms >= min(map(_since_ms, at_work))):
@@ -49,11 +49,6 @@ def why_blocked(known: Known, duty: Duty, *, last_done_ms: int | None = None, do
     if at_work:
         return f"{text} and has {done} nothing yet" if done else text
     return text if starting else f"{text}{_why_queued(known)}"
-
-
-def runs_of(known: Known, duty: Duty) -> list[RunRecord]:
-    """Return the active runs that do a duty, those of all topics among them."""
-    return [each for each in known.active if each.dagster_run.job_name == LAND_PENDING or is_run_of(each.dagster_run, duty)]
 
 
 def _why_queued(known: Known) -> str:
