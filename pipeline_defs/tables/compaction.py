@@ -25,7 +25,7 @@ from ..core.tables.compaction import (
     may_be_due,
     verify_compacted,
 )
-from ..core.tables.delta import Commit
+from ..core.tables.delta import Commit, Snapshot
 from ..core.tables.delta import File as TableFile
 from ..core.tables.raw_table import DIGEST
 from ..landing.appending import add_to_folder, append_landed, write_checkpoint_if_due
@@ -61,6 +61,9 @@ class Compacted(Protocol[G]):
 
     def add(self, group: G, part: parquet.PartFile, staging: Staging, now_ms: int) -> TableFile:
         """Give the file a name in the table's folder, durably; return its entry for the log."""
+
+    def is_current(self, group: G, version: Snapshot) -> bool:
+        """Return whether a version has the rows of a group's ranges still, and in its files alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +102,10 @@ class RawTable:
     def add(self, group: RawGroup, part: parquet.PartFile, staging: Staging, now_ms: int) -> TableFile:
         """Name the file after the offsets between which it has all ranges."""
         return add_to_folder(staging, part, group, self.log, now_ms)
+
+    def is_current(self, group: RawGroup, version: Snapshot) -> bool:
+        """Return whether the files are there, no other is between them, and the ranges without rows are as they were."""
+        return group.is_in(version) and not any(self.lake.is_replaced(each) for each in group.empty)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +199,7 @@ def _commit(work: _Work[G], group: G, file: TableFile) -> bool:
     removes = {each.path: at_ms for each in group.files}
     while True:
         table = work.table.log.read()
-        if not group.is_in(table):
+        if not work.table.is_current(group, table):
             return False
         if work.table.log.commit(Commit([file], removes, is_compaction=True), table, at_ms):
             work.tools.on_step("compaction_committed", key=group.key, version=table.version + 1)

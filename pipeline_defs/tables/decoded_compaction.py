@@ -19,6 +19,7 @@ from ..core.tables import decoded_table
 from ..core.tables.decoded_ranges import DecodedRanges
 from ..core.tables.decoded_table import EVENT_TIME, Contents, DecodedGroup
 from ..core.tables.delta import File as TableFile
+from ..core.tables.delta import Snapshot
 from ..landing.appending import place_in_folder
 from ..landing.attempt import Tools
 from ..landing.landed_files import table_file
@@ -66,6 +67,10 @@ class DecodedTable:
     def add(self, group: DecodedGroup, part: parquet.PartFile, staging: Staging, now_ms: int) -> TableFile:
         """Name the file by an id: its document has its ranges."""
         return self.put(part, self._contents(group), staging, now_ms, group.weight_bytes, is_dead=group.is_dead)
+
+    def is_current(self, group: DecodedGroup, version: Snapshot) -> bool:
+        """Return whether the files are there: each has a document that says what is in it."""
+        return group.is_in(version)
 
     def put(
         self, part: parquet.PartFile, contents: Contents, staging: Staging, now_ms: int, weight_bytes: int = 0, *, is_dead: bool

@@ -269,6 +269,25 @@ def test_an_empty_range_that_gets_rows_beside_a_compaction_is_in_the_table_once(
         assert [each.outcome for each in compact_raw(lake)] in ([], [CompactionOutcome.COMPACTED])
 
 
+def test_an_empty_range_that_gets_rows_and_loses_them_beside_a_compaction_overtakes_it(lake: Lake) -> None:
+    """[R-62] Its files are as before, and it would stand in the compacted file at a revision that was replaced, for good."""
+    land(lake, R[0]), land_rows(lake, R[1], []), land(lake, R[2])
+
+    def replace_twice() -> None:
+        land(lake, R[1], revision=1)
+        append(lake)
+        land_rows(lake, R[1], [], 2)
+        append(lake)
+
+    outcomes = [each.outcome for each in compact_raw(lake, stop_at("compaction_verified", replace_twice))]
+    assert outcomes == [CompactionOutcome.OVERTAKEN]
+    assert [each.outcome for each in compact_raw(again(lake))] == [CompactionOutcome.COMPACTED]
+    assert [each.offsets for each in drop_range_files(again(lake))] == [R[0], R[2]] and view(lake) == [
+        *range(10),
+        *range(20, 30),
+    ]
+
+
 def test_a_table_of_very_many_small_files_is_compacted_whatever_they_weigh(tmp_path: Path) -> None:
     """[R-65] One more than a thousand. Fewer wait until they weigh enough; and so does a large one with few behind it."""
     lake, topic, log_state = Lake(str(tmp_path)), World(), LogState()

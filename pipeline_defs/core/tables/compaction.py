@@ -58,10 +58,14 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class RawGroup(Group):
-    """Files of a raw table, in offset order, with the revisions of all ranges in them by where they start."""
+    """Files of a raw table, in offset order, with the revisions of all ranges in them by where they start.
+
+    `empty` are the ranges without rows among these, as landed: no file of the table changes with them.
+    """
 
     offsets: OffsetRange
     revisions: Mapping[int, int]
+    empty: Sequence[Manifest] = ()
 
     def is_in(self, table: Snapshot) -> bool:
         """Return whether a version has these files still, and no other between them: an empty range may have got rows."""
@@ -137,7 +141,8 @@ def _group(files: Sequence[File], landed: Sequence[Manifest]) -> RawGroup:
         for edge in (offsets.start, offsets.end)
     )
     revisions = {manifest.offsets.start: manifest.revision for manifest in landed[at:behind]}
-    return RawGroup(files, offsets.key, offsets, revisions)
+    empty = [manifest for manifest in landed[at:behind] if not manifest.rows]
+    return RawGroup(files, offsets.key, offsets, revisions, empty)
 
 
 def grown(target_bytes: int, table: Snapshot) -> int:
