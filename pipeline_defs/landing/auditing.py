@@ -75,8 +75,8 @@ def check_tiling(
     coverage = _read_coverage(topic, lake, "tiling", is_recent=is_recent)
     if isinstance(coverage, Finding):
         return coverage
-    log, manifests = coverage.log, len(coverage.manifests)
-    facts = {"generation": log.generation, "steps": len(log.steps), "links": len(log.links), "manifests": manifests}
+    log = coverage.log
+    facts = {"steps": len(log.steps), "links": len(log.links), "manifests": len(coverage.manifests)}
     again = f"; the topic was created again or truncated, and is in generation {log.generation}" if log.generation else ""
     violations = tiling_violations(coverage, is_newest_first=is_newest_first, in_progress=in_progress)
     return Finding("tiling", f"{facts['links']} links{again}", tuple(violations), facts)

@@ -178,7 +178,8 @@ def _land_group(waiting: Sequence[Waiting], below: PurePath) -> Iterator[Decided
             return
         readings = [by_rest[rest][1] for rest in scan.ranges]
         try:
-            first.tools.spark.open()  # before the claim: what is claimed and not read is abandoned
+            # before the claim: what is claimed and not read is abandoned
+            stage_anew(lambda _: first.tools.spark.open(), below, first.tools.on_step)
         except EngineUnavailable as error:
             yield from ((first, failed(reading.offsets, error.reason)) for reading in readings)
             continue

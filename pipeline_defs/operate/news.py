@@ -15,22 +15,11 @@ from dagster._core.scheduler.instigation import InstigatorState, TickStatus
 
 from ..core.advice import counted, some_of
 from ..orchestration.assets.raw_asset import NEWLY_LANDED
-from ..orchestration.runs.projection import error_text, is_run_of, read_reason, reasons_in
+from ..orchestration.runs.projection import error_text, is_run_of, read_reason, reasons_in, worded
 from ..topics import LAND_PENDING, Topic
 
 PAUSE = timedelta(minutes=1)
 _AT_ONCE = 1_000
-_ENDED = "its process was told to end; what it left undone is asked for again"
-_WORDS = {  # in place of Dagster's own, which say nothing of what comes next
-    "DagsterExecutionInterruptedError": _ENDED,
-    "Execution was interrupted unexpectedly": _ENDED,
-    "marked as failed from outside": "its process was killed; what it left undone is asked for again",
-    "seconds to start": "this machine is too busy to start it in time; it is tried again",
-    "The sensor tick timed out": (
-        "a tick took longer than Dagster allows: this machine is busy; the next one goes on; where it lasts, set "
-        "DAGSTER_SENSOR_GRPC_TIMEOUT_SECONDS"
-    ),
-}
 _TELLING = [TickStatus.FAILURE, TickStatus.SKIPPED]
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)
 _OVERLAP = timedelta(minutes=1)  # a run's row may become visible later than its time says
@@ -68,7 +57,7 @@ class FailedSince:
     def _why(self, run: DagsterRun) -> str:
         text = read_reason(self._instance, run.run_id).strip()
         reasons = reasons_in(text) or [text.partition("\n")[0]]
-        first = _worded(reasons[0])
+        first = worded(reasons[0])
         more = f" (and {counted(len(reasons) - 1, 'more reason')})" if len(reasons) > 1 else ""
         return f"{more}: {first}"
 
@@ -95,10 +84,6 @@ def read_failed_backfills(
                 "done is not asked for any more; launch it again"
             )
     return found, texts
-
-
-def _worded(reason: str) -> str:
-    return next((_WORDS[said] for said in _WORDS if said in reason), reason)
 
 
 class FailedTicks:
@@ -136,7 +121,7 @@ def read_tick_failures(
                 text = error_text(tick.error) if tick.status is TickStatus.FAILURE else ""
                 listed = [each.partition(": ") for each in reasons_in(text)]
                 found += [(name, reason) for name, _, reason in listed] or [
-                    ("", _worded(line)) for line in text.splitlines()[:1]
+                    ("", worded(line)) for line in text.splitlines()[:1]
                 ]
     return found
 

@@ -37,6 +37,7 @@ from pipeline_defs.landing import landing
 from pipeline_defs.landing.attempt import Attempt, Work
 from pipeline_defs.landing.auditing import check_published
 from pipeline_defs.landing.landing import land, land_topics
+from pipeline_defs.landing.staging import ENGINE_TRIES
 from tests.support.fake_log import TOPIC, FakeKafka, FakeSpark, fake_tools, kafka_with, plan_all
 from tests.support.interleaving import assert_all_is_in_order, beside
 from tests.support.lakes import again, open_lake
@@ -218,12 +219,20 @@ def test_each_line_of_a_failed_run_names_its_range() -> None:
 
 def test_without_a_spark_nothing_is_claimed(tmp_path: Path) -> None:
     """[R-77] Else a Spark that does not start would have a whole backlog abandoned; one that dies at work does, the control."""
-    for absent, dying, then in ((1, 0, Outcome.LANDED), (0, 1, Outcome.FAILED)):
+    for absent, dying, then in ((ENGINE_TRIES, 0, Outcome.LANDED), (0, 1, Outcome.FAILED)):
         spark, lake = Cluster("a", records=8, absent=absent, dying=dying), Lake(str(tmp_path / f"{absent}"))
         tools = {"delivery": Delivery.AT_MOST_ONCE}
         assert land_all(lake, spark, a=tools) == all_of(Outcome.FAILED, "a", starts=[0, 4])
         assert len(spark.folders) == dying, "no job is done twice"
         assert land_all(lake, spark, "again", a=tools) == all_of(then, "a", starts=[0, 4])
+
+
+def test_a_spark_whose_start_fails_is_started_again_before_anything_is_claimed(tmp_path: Path) -> None:
+    """[R-77] Somebody else took its port, say."""
+    spark = Cluster("a", records=8, absent=ENGINE_TRIES - 1)
+    assert land_all(Lake(str(tmp_path)), spark, a={"delivery": Delivery.AT_MOST_ONCE}) == all_of(
+        Outcome.LANDED, "a", starts=[0, 4]
+    )
 
 
 @pytest.mark.parametrize("delivery", [Delivery.EFFECTIVELY_ONCE, Delivery.AT_LEAST_ONCE])

@@ -269,8 +269,11 @@ def test_a_run_of_all_topics_is_told_by_its_job(instance: dg.DagsterInstance) ->
     assert failed.read(now) == [f"run {run} of {LAND_PENDING} failed (and 2 more reasons): {REASON}"]
     whole = fail(instance, LAND_PENDING, error=LakeUnavailable("the lake /nowhere cannot be read"))
     assert failed.read(now) == [f"run {whole} of {LAND_PENDING} failed: the lake /nowhere cannot be read"]
+    slow = instance.get_run_ids()
     fail(instance, LAND_PENDING, error=RuntimeError("Run timed out due to taking longer than 180 seconds to start."))
-    assert failed.read(now)[0].endswith("this machine is too busy to start it in time; it is tried again")
+    assert failed.read(now)[0].endswith(expected := "this machine is too busy to start it in time; it is tried again")
+    (run_id,) = {*instance.get_run_ids()} - {*slow}
+    assert read_reason(instance, run_id) == expected, "and so to all who ask"
 
 
 def test_a_file_that_is_added_is_told_of_and_what_is_wrong_of_one_once(

@@ -246,17 +246,33 @@ def read_selected(instance: dg.DagsterInstance, duty: Duty, order: Order) -> set
     return {offsets for offsets in found if offsets is not None}
 
 
+_ENDED = "its process was told to end; what it left undone is asked for again"
+_WORDS = {  # in place of Dagster's own, which say nothing of what comes next
+    "DagsterExecutionInterruptedError": _ENDED,
+    "Execution was interrupted unexpectedly": _ENDED,
+    "marked as failed from outside": "its process was killed; what it left undone is asked for again",
+    "seconds to start": "this machine is too busy to start it in time; it is tried again",
+    "The sensor tick timed out": (
+        "a tick took longer than Dagster allows: this machine is busy; the next one goes on; where it lasts, set "
+        "DAGSTER_SENSOR_GRPC_TIMEOUT_SECONDS"
+    ),
+}
 _OUR_CLASS = re.compile(r"\Apipeline_defs\.[\w.]+: ")
 
 
 def read_reason(instance: dg.DagsterInstance, run_id: str) -> str:
-    """Read why a run failed, in the words of the error itself; those of the run where no step says why."""
+    """Read why a run failed, in the words of the error itself; those of the run where no step says why; ours for Dagster's."""
     events = instance.all_logs(run_id, of_type={dg.DagsterEventType.STEP_FAILURE, *_RUN_ENDED})
     texts = [(event.dagster_event, event.user_message) for event in events if event.dagster_event is not None]
     for event, _ in texts:
         if event.is_step_failure:
-            return failure_text(event)
-    return next((event.message or text for event, text in texts), "its run says no reason")
+            return worded(failure_text(event))
+    return worded(next((event.message or text for event, text in texts), "its run says no reason"))
+
+
+def worded(reason: str) -> str:
+    """Return a reason of one line in words that say what comes next, where it is one of Dagster's own, which do not."""
+    return next((_WORDS[said] for said in _WORDS if said in reason and "\n" not in reason.strip()), reason)
 
 
 def failure_text(event: dg.DagsterEvent) -> str:
