@@ -214,14 +214,14 @@ def test_a_vacuum_that_somebody_forces_takes_no_landed_row_along(world: SmallWor
     (landed,) = [each for each in manifests(world) if each.offsets.start == 6]
     linked = world.folder / f"tables/raw/{TOPIC}" / name_of(landed)
     linked.hardlink_to(world.folder / published_path(landed))
-    rows, before = world.landed_rows(), world.files()
+    rows, before = world.landed_offsets(), world.files()
     let_anybody_write(world)
     gone = table_of(world).vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
     assert linked.name in gone and not linked.exists(), "the control: what a run was about to name"
-    assert world.files() == before and world.landed_rows() == rows
+    assert world.files() == before and world.landed_offsets() == rows
     world.has_raw_table = True
     grow(world)
-    assert set(world.in_table()) == set(world.landed_rows()) and set(world.in_table().values()) == {1}
+    assert set(world.in_table()) == set(world.landed_offsets()) and set(world.in_table().values()) == {1}
     assert check_table(TOPIC, world.lake).violations == ()
 
 
@@ -448,7 +448,7 @@ def test_what_a_compacted_file_has_otherwise_is_named_and_not_dropped_where_the_
     assert rows == sum(each.rows for each in manifests(world)) == 5, "the fault: the sums come out"
     reason = f"the table has 3 rows of range {first.offsets.text(TOPIC)}, its manifest 2"
     assert [each.reason for each in world.drop()] == [reason] * 2
-    assert world.landed_rows() == world.shown()
+    assert world.landed_offsets() == world.shown()
     named, advice = check_table(TOPIC, world.lake).violations
     assert reason in named and "away, and the next run makes the table anew" in advice
     world.lake.store.delete(f"tables/raw/{TOPIC}")

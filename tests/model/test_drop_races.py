@@ -29,7 +29,7 @@ def assert_all_is_well(world: SmallWorld, glob: Glob) -> None:
     lake = world.open(Writer())
     append_landed(TOPIC, lake, lambda: EPOCH_MS)
     assert glob.wrong == []
-    assert world.landed_rows() == world.in_table() == dict.fromkeys(world.in_kafka(), 1)
+    assert world.landed_offsets() == world.in_table() == dict.fromkeys(world.in_kafka(), 1)
     for check in (check_tiling, check_published, check_table):
         assert check(TOPIC, lake).violations == ()
 
@@ -178,7 +178,7 @@ def test_a_replace_of_a_dropped_range_that_nobody_can_finish_leaves_the_tables_r
     for _ in range(2):
         assert {each.outcome for each in world.land(on_loss=on_loss)} <= {Outcome.ALREADY_LANDED}
     append_landed(TOPIC, world.open(Writer()), lambda: EPOCH_MS)
-    assert world.landed_rows() == world.in_table() == dict.fromkeys(range(6), 1)
+    assert world.landed_offsets() == world.in_table() == dict.fromkeys(range(6), 1)
     assert world.shown() == {} and world.coverage.pending() == []
     for check in (check_tiling, check_published, check_table):
         assert check(TOPIC, world.lake).violations == ()

@@ -222,14 +222,14 @@ class RawTable(ThreeRanges):
         self.drop()
         vacuum_later(self.lake)
         self.land("replace")
-        assert self.landed_rows() == self.in_table() == dict.fromkeys(self.in_kafka(), 1)
+        assert self.landed_offsets() == self.in_table() == dict.fromkeys(self.in_kafka(), 1)
         self.assert_nothing_is_twice_or_missing()
 
     def assert_nothing_is_twice_or_missing(self) -> None:
         """At any moment: each landed row stands somewhere, a version has none twice, and a glob none twice."""
         assert max(self.in_table().values(), default=1) == 1
         assert max(self.shown().values(), default=1) == 1
-        assert max(self.landed_rows().values()) == 1
+        assert max(self.landed_offsets().values()) == 1
         assert {0, 1, 3, 4, 5} <= {*self.in_table(), *self.shown()}
         if self.bucket is None:
             found = Duck(Lake(str(self.folder)), [TOPIC]).query(f'SELECT "offset" FROM "{TOPIC}"')[1]

@@ -308,7 +308,7 @@ class SmallWorld:
         landed = [files[published_path(each)] for each in self.coverage.manifests.values() if each.file is not None]
         return Counter(offset for data in landed for offset in _offsets(pa.BufferReader(data)))
 
-    def landed_rows(self) -> Counter[int]:
+    def landed_offsets(self) -> Counter[int]:
         """Return how often the rows of landed ranges are found, wherever they stand now: in `data/` or in the raw table."""
         lake = self.open(Writer())
         coverage = lake.coverage(TOPIC)

@@ -101,7 +101,7 @@ STATES = [SmallWorld.land, in_table, partly_in_table, compacted, replaced, dropp
 def test_each_landed_row_is_read_once_wherever_it_stands(world: SmallWorld, reach: Callable[[SmallWorld], object]) -> None:
     """[R-63] [R-85] The whole topic and each range by itself, as Arrow and DuckDB and its view, are what the lake has."""
     reach(world)
-    expected = sorted(world.landed_rows().elements())
+    expected = sorted(world.landed_offsets().elements())
     assert expected and len(set(expected)) == len(expected)
     rows, relation = read(world), read(world, as_="duckdb")
     assert rows.schema == RAW_SCHEMA
@@ -242,7 +242,7 @@ def test_a_column_that_a_file_lacks_is_null(older: SmallWorld, later: int, reach
     """[R-85] In each form, of the topic and of each range; the rows of the later version have it, and the audit is content."""
     older.land_more(later)
     reach(older)
-    expected = [(offset, None if offset < 6 else 0) for offset in sorted(older.landed_rows())]
+    expected = [(offset, None if offset < 6 else 0) for offset in sorted(older.landed_offsets())]
     for key, rows in ((None, expected), ("0-0-3", expected[:3])):
         arrow = read(older, range=key)
         assert arrow.schema == RAW_SCHEMA
@@ -298,7 +298,7 @@ def test_what_an_older_attempt_left_is_landed_or_goes(tmp_path: Path) -> None:
         world.die("publish")
     world.lose_a_row(0)
     assert [verdict.outcome for verdict in world.land()] == [Outcome.ROLLED_FORWARD]
-    assert world.shown() == world.landed_rows() == dict.fromkeys(range(3), 1)
+    assert world.shown() == world.landed_offsets() == dict.fromkeys(range(3), 1)
     world.grow(3)
     with older_version():
         world.die("publish")

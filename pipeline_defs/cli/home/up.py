@@ -91,11 +91,8 @@ def up(port: int | None) -> None:
             OUT.print(
                 styled("Dagster is at ", (server.url, "bold"), f"; it lands {names} by itself; Ctrl-C ends it"), soft_wrap=True
             )
-            told, history, definitions = (
-                set[Holder](),
-                _History(project, _Trouble(edges)),
-                _Definitions(project, _Trouble(edges)),
-            )
+            told, history = set[Holder](), _History(project, _Trouble(edges))
+            definitions = _Definitions(project, _Trouble(edges))
             files = _Files(defs_folder(project), edges, found, topics)
             while True:
                 time.sleep(LOOKS_EVERY_SECONDS)
@@ -118,11 +115,30 @@ def up(port: int | None) -> None:
 
 
 @dataclass
+class _Trouble:
+    """A trouble of Dagster's, told once as it begins and once as it ends; neither is tried again after the other."""
+
+    edges: Edges
+    told: str = field(default="", init=False)  # empty where there is none
+    alarm: threading.Event = field(default_factory=threading.Event, init=False)
+
+    def begin(self, text: str) -> None:
+        if text != self.told:
+            self.alarm.set()
+            self.told, self.alarm = text, _alarm(text, self.edges)
+
+    def end(self, text: str) -> None:
+        if self.told:
+            self.alarm.set()
+            self.told, self.alarm = "", _alarm(text, self.edges, "")
+
+
+@dataclass
 class _History:
     """Dagster's history as `up` asks it: if it does not answer, on a full disk say, that is told once, and `up` goes on."""
 
     project: Path
-    trouble: "_Trouble"
+    trouble: _Trouble
 
     @contextmanager
     def asked(self) -> Iterator[None]:
@@ -143,7 +159,7 @@ class _Definitions:
     """Whether Dagster can load the definitions; while it cannot, nothing ticks, which is told once."""
 
     project: Path
-    trouble: "_Trouble"  # why nothing ticks
+    trouble: _Trouble  # why nothing ticks
 
     def look(self, server: DagsterServer, *, is_ticking: bool) -> None:
         if is_ticking:
@@ -166,25 +182,6 @@ def _tell_news(failed: FailedSince, ticks: FailedTicks, since: LandedSince, sens
 
 def _say(text: str, style: str = "") -> None:
     OUT.print(styled(f"{datetime.now().astimezone():%H:%M:%S} ", (text, style)), soft_wrap=True)
-
-
-@dataclass
-class _Trouble:
-    """A trouble of Dagster's, told once as it begins and once as it ends; neither is tried again after the other."""
-
-    edges: Edges
-    told: str = field(default="", init=False)  # empty where there is none
-    alarm: threading.Event = field(default_factory=threading.Event, init=False)
-
-    def begin(self, text: str) -> None:
-        if text != self.told:
-            self.alarm.set()
-            self.told, self.alarm = text, _alarm(text, self.edges)
-
-    def end(self, text: str) -> None:
-        if self.told:
-            self.alarm.set()
-            self.told, self.alarm = "", _alarm(text, self.edges, "")
 
 
 def _alarm(text: str, edges: Edges, style: str = "red") -> threading.Event:
