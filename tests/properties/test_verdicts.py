@@ -79,8 +79,8 @@ class Compacted:
 
     def explain(self) -> set[int]:
         missing = missing_offsets(self.offsets, runs_of(sorted(self.rows)))
-        explained, unexplained, unread = explain_holes(missing, self.spans(), self.known, compacted_from=0)
-        assert unread == unexplained, "the log is asked from its beginning"
+        explained, unexplained, left_out = explain_holes(missing, self.spans(), self.known, compacted_from=0)
+        assert left_out == unexplained, "the log is asked from its beginning"
         assert offsets_of(explained, Cause.COMPACTED) == offsets_in(missing) - offsets_in(unexplained)
         return offsets_in(unexplained)
 
@@ -167,7 +167,7 @@ def verify(
     file: StagedFile | None = None,
     holes: tuple[Interval, ...] | None = None,
     unexplained: tuple[tuple[int, int], ...] = (),
-    unread: tuple[tuple[int, int], ...] = (),
+    left_out: tuple[tuple[int, int], ...] = (),
     ids: Ids = IDS,
 ) -> list[str]:
     """Verify a landing of which one thing was changed; `column` is the offset column, and the footer agrees."""
@@ -175,7 +175,7 @@ def verify(
     if file is None and offsets:
         file = StagedFile("x", 1, "ab", len(offsets), min(offsets), max(offsets), 0, 0)
     holes = landing.holes if holes is None else holes
-    return verify_staged(TOPIC, landing.offsets, file, runs_of(offsets), Missing(holes, unexplained, unread), ids)
+    return verify_staged(TOPIC, landing.offsets, file, runs_of(offsets), Missing(holes, unexplained, left_out), ids)
 
 
 def refusal(landing: Landing, **change: Any) -> str:
@@ -216,8 +216,13 @@ def test_a_missing_row_is_a_violation(landing: Landing, data: st.DataObject) -> 
     unexplained = refusal(landing, column=column, unexplained=((gone, gone + 1),))
     assert f"no row for [{gone}, {gone + 1}) and the broker's log does not explain it" in unexplained
     assert unexplained.count("compacted under an earlier `cleanup.policy`: `offsetlake explain ranges_failed` says how") == 1
-    unread = refusal(landing, column=column, unexplained=((gone, gone + 1),), unread=((gone, gone + 1),))
-    assert "does not explain it: it has records there" in unread and "compacted under" not in unread
+    in_kafka, elsewhere = (gone, gone + 1), (gone + 2, gone + 3)
+    for unexplained in (in_kafka, elsewhere), (elsewhere, in_kafka):
+        found = verify(landing, column=column, unexplained=unexplained, left_out=(in_kafka,))
+        (read_short,) = (said for said in found if f"no row for [{gone}," in said)
+        (compacted,) = (said for said in found if f"no row for [{gone + 2}," in said)
+        assert "it has records there" in read_short and "compacted under" not in read_short
+        assert "it has records there" not in compacted and "compacted under" in compacted
 
 
 @given(landings(least_rows=1), st.booleans())

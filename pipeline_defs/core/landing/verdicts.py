@@ -95,19 +95,27 @@ def verify_staged(
     if rows != found:
         violations.append(f"range {where}: the footer says {rows} rows, the offset column has {found}")
     violations += find_misplaced(f"range {where}", offsets, stretches)
-    violations += [
-        f"range {where}: no row for [{start}, {end}) and the broker's log does not explain it"
-        for start, end in missing.unexplained
-    ]
-    if missing.unexplained:
-        violations[-1] += (
-            ": it has records there, which the read left out"
-            if missing.unread
-            else "; likely the topic was compacted under an earlier `cleanup.policy`: `offsetlake explain ranges_failed` says "
-            "how to land it then, or to leave it out"
-        )
+    violations += _unexplained(where, missing)
     gone = sum(hole.end - hole.start for hole in missing.holes)
     gone += sum(end - start for start, end in missing.unexplained)
     if rows + gone != len(offsets):
         violations.append(f"range {where}: {rows} rows + {gone} holes, expected {len(offsets)} offsets in all")
+    return violations
+
+
+def _unexplained(where: str, missing: Missing) -> list[str]:
+    """Return a violation for each unexplained interval; of those that Kafka has no records for, the last says what to do."""
+    violations, advised = [], None
+    for start, end in missing.unexplained:
+        text = f"range {where}: no row for [{start}, {end}) and the broker's log does not explain it"
+        if any(start < last and first < end for first, last in missing.left_out):
+            text += ": it has records there, which the read left out"
+        else:
+            advised = len(violations)
+        violations.append(text)
+    if advised is not None:
+        violations[advised] += (
+            "; likely the topic was compacted under an earlier `cleanup.policy`: `offsetlake explain ranges_failed` says how "
+            "to land it then, or to leave it out"
+        )
     return violations

@@ -85,14 +85,14 @@ class Rows:
         return is_whole and self.count(span.start, span.end) == span.records
 
     def missing_of(self, span: BatchSpan) -> list[tuple[int, int]]:
-        """Return the offsets of records that have no row; where only their number is known, all offsets that may be theirs."""
+        """Return the offsets of records that have no row; of a batch whose offsets were not read, all that have none."""
         start, end = max(span.start, self._offsets.start), min(span.end, self._offsets.end)
         if start >= end or self.are_all_of(span):
             return []
         if span.offsets is not None:
             there = merge_intervals((offset, offset + 1) for offset in span.offsets if start <= offset < end)
             return subtract_intervals(there, self._stretches)
-        elsewhere = (span.end - span.start) - (end - start)  # at most so many of its records lie outside the range
+        elsewhere = (span.end - span.start) - (end - start)  # offsets of the batch outside the range: each may be a record's
         is_short = self.count(start, end) + elsewhere < span.records
         return subtract_intervals([(start, end)], self._stretches) if is_short else []
 
@@ -103,11 +103,11 @@ def missing_offsets(offsets: OffsetRange, stretches: Stretches) -> list[tuple[in
 
 
 class Missing(NamedTuple):
-    """Offsets without rows: holes with a cause, `unexplained` ones, and those of them that Kafka has records for, `unread`."""
+    """Offsets without rows: holes with a cause, `unexplained` ones, and those of them that are records in Kafka: `left_out`."""
 
     holes: tuple[Interval, ...]
     unexplained: Sequence[tuple[int, int]] = ()
-    unread: Sequence[tuple[int, int]] = ()
+    left_out: Sequence[tuple[int, int]] = ()
 
 
 def explain_holes(
@@ -130,18 +130,18 @@ def explain_holes(
     | anything else | unexplained: a violation |
     """
     by_kind: dict[SpanKind, list[tuple[int, int]]] = {kind: [] for kind in SpanKind}
-    unread: list[tuple[int, int]] = []
+    left_out: list[tuple[int, int]] = []
     for span in spans:
         by_kind[span.kind].append((span.start, span.end))
         if span.kind is SpanKind.DATA:
-            unread += rows.missing_of(span)
+            left_out += rows.missing_of(span)
     left = merge_intervals(missing)
     explained: list[Interval] = []
     for kind, cause in ((SpanKind.CONTROL, Cause.TRANSACTION_MARKER), (SpanKind.ABORTED, Cause.ABORTED)):
         rest = subtract_intervals(left, by_kind[kind])
         explained += [Interval(start, end, cause) for start, end in subtract_intervals(left, rest)]
         left = rest
-    kept = subtract_intervals(left, subtract_intervals(left, merge_intervals(unread)))
+    kept = subtract_intervals(left, subtract_intervals(left, merge_intervals(left_out)))
     if compacted_from is not None:
         gone = subtract_intervals(left, [(compacted_from, left[-1][1])]) if left else []
         rest = merge_intervals([*gone, *kept])

@@ -24,7 +24,7 @@ from .projection import ACTIVE, parsed
 
 UPDATE = "update"  # the one thing that an asset without partitions is tried for
 STOPPED_WITHIN_MS = 120_000  # a job takes about ten seconds
-MOST_STOPS = 2  # in a row that count for nothing: what is tried may be why runs are stopped
+MOST_STOPS = 2  # in a row that are no failures; the third is one, as what is tried may be why runs are stopped
 ALL = "all"  # of a batch of ranges: fails where none of them was done
 
 
