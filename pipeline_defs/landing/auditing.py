@@ -16,8 +16,9 @@ from ..adapters.lake.lake import Lake
 from ..adapters.tables.delta_log import raw_table_log
 from ..core.advice import command, counted, replace_command
 from ..core.errors import DamagedFile, TableFileGone, Violation
+from ..core.landing.tiling import completeness_violations, tiling_violations
 from ..core.landing.verdicts import Outcome
-from ..core.log.coverage import Coverage, completeness_violations, tiling_violations
+from ..core.log.coverage import Coverage
 from ..core.log.holes import Cause
 from ..core.log.manifest import Manifest
 from ..core.offsets import OffsetRange

@@ -193,42 +193,58 @@ def _delete_doubles(work: Work, manifest: Manifest) -> list[str]:
 
 
 def _commit_and_publish(work: Work, reading: Reading, staged: Staged) -> Verdict:
-    """Verify one staged range, commit its manifest and publish its file; return a failed verdict where that cannot be."""
+    """Verify one staged range, commit its manifest and publish its file; return a failed verdict where that cannot be.
+
+    | what is in the lake already | what is done |
+    |---|---|
+    | a manifest | it is compared with what was read now |
+    | a published file without a manifest, since somebody deleted that | it is given one, if its rows are those read now |
+    | a file of an attempt under `at_least_once` that died before its commit | it is given a manifest, likewise |
+    | nothing | what was read is committed |
+    """
     offsets, coverage, tools, lake = reading.offsets, work.coverage, work.tools, work.tools.lake
     part = staged.part_of(reading)
     ours, violations = verify_range(work.topic, reading, staged, coverage.log.ranges[offsets], work)
     if ours is None:
         return failed(offsets, *violations)
     tools.on_step("verify", key=offsets.key, rows=ours.rows)
-
     known = coverage.manifests.get(offsets)
     if known is not None:
         return _act_on_newest(work, ours, part, known, is_redo=True)
-    found = None
-    if offsets not in coverage.published:
-        adopted = adopt(ours, part, coverage.doubles_of(offsets), lake)
-        if adopted is not None:
-            newest = lake.commit_manifest(adopted)
-            if newest != adopted:
-                return _act_on_newest(work, ours, part, newest, is_redo=False)
-            tools.on_step("commit", key=offsets.key, digest=adopted.digest)
-            return Verdict(offsets, Outcome.ROLLED_FORWARD, adopted)
-    else:  # a file without a manifest: somebody deleted that
-        ours = replace(ours, named_after="")
-        found = differs_from_found(ours, part, lake)
-        if found and (work.attempt.on_change != "replace" or reading.lost):  # only that file has what Kafka has deleted
-            return failed(offsets, without_manifest(ours, found, lake))
-        if found and ours.file is None:
-            ours = replace(ours, file=stage_empty(staged_name(work.topic, offsets), offsets, work.attempt, lake))
+    if offsets in coverage.published:
+        return _commit_for_published(work, reading, replace(ours, named_after=""), part)
+    adopted = adopt(ours, part, coverage.doubles_of(offsets), lake)
+    if adopted is None:
+        return _commit(work, ours, part)
+    newest = lake.commit_manifest(adopted)
+    if newest != adopted:
+        return _act_on_newest(work, ours, part, newest, is_redo=False)
+    tools.on_step("commit", key=offsets.key, digest=adopted.digest)
+    return Verdict(offsets, Outcome.ROLLED_FORWARD, adopted)
+
+
+def _commit_for_published(work: Work, reading: Reading, ours: Manifest, part: PartFile | None) -> Verdict:
+    """Commit a manifest for a published file that has none; where its rows differ, only a replace may write them anew."""
+    offsets, lake = reading.offsets, work.tools.lake
+    found = differs_from_found(ours, part, lake)
+    if found and (work.attempt.on_change != "replace" or reading.lost):  # only that file has what Kafka has deleted
+        return failed(offsets, without_manifest(ours, found, lake))
+    if found and ours.file is None:
+        ours = replace(ours, file=stage_empty(staged_name(work.topic, offsets), offsets, work.attempt, lake))
+    return _commit(work, ours, part, mend=found is not None)
+
+
+def _commit(work: Work, ours: Manifest, part: PartFile | None, *, mend: bool = False) -> Verdict:
+    lake, tools, offsets = work.tools.lake, work.tools, ours.offsets
     work.staging.bring(part, ours.file)
     if ours.named_after:
         lake.publish(ours)  # at_least_once, no fence: visible under the attempt's own name before any commit
         tools.on_step("publish", key=offsets.key)
     newest = lake.commit_manifest(ours)
-    if newest == ours:
-        tools.on_step("commit", key=offsets.key, digest=ours.digest)
-        return _publish(work, ours, Verdict(offsets, Outcome.LANDED, ours), mend=found is not None)
-    return _act_on_newest(work, ours, part, newest, is_redo=False)
+    if newest != ours:
+        return _act_on_newest(work, ours, part, newest, is_redo=False)
+    tools.on_step("commit", key=offsets.key, digest=ours.digest)
+    return _publish(work, ours, Verdict(offsets, Outcome.LANDED, ours), mend=mend)
 
 
 def _act_on_newest(work: Work, ours: Manifest, part: PartFile | None, newest: Manifest, *, is_redo: bool) -> Verdict:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pipeline_defs.adapters.spark.spark_server import read_server
-from pipeline_defs.core.log.coverage import tiling_violations
+from pipeline_defs.core.landing.tiling import tiling_violations
 from pipeline_defs.core.log.cutting import Policy
 from pipeline_defs.lab.bench import measurement, watched
 from pipeline_defs.lab.bench.costs import (

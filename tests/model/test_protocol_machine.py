@@ -30,9 +30,10 @@ from pipeline_defs.adapters.lake.layout import range_of
 from pipeline_defs.adapters.store.disk_store import DiskStore
 from pipeline_defs.adapters.tables.delta_log import raw_table_log
 from pipeline_defs.core.errors import BrokenPlanLog, EngineLost, LakeUnavailable, NoLeader, Refused, StaleAnswer
+from pipeline_defs.core.landing.tiling import completeness_violations, tiling_violations
 from pipeline_defs.core.landing.verdicts import Outcome, Verdict
 from pipeline_defs.core.log import settling
-from pipeline_defs.core.log.coverage import Coverage, State, completeness_violations, tiling_violations
+from pipeline_defs.core.log.coverage import Coverage, State
 from pipeline_defs.core.log.cutting import Policy
 from pipeline_defs.core.log.delivery import Acceptance, Delivery
 from pipeline_defs.core.log.holes import SpanKind

@@ -21,8 +21,9 @@ from obstore.exceptions import PreconditionError
 from pipeline_defs.adapters.lake.layout import manifest_path, published_path
 from pipeline_defs.adapters.store import object_store, store
 from pipeline_defs.core.errors import LakeUnavailable
+from pipeline_defs.core.landing.tiling import tiling_violations
 from pipeline_defs.core.landing.verdicts import Outcome, Verdict
-from pipeline_defs.core.log.coverage import State, tiling_violations
+from pipeline_defs.core.log.coverage import State
 from pipeline_defs.core.log.delivery import Acceptance, Delivery
 from pipeline_defs.core.log.holes import SpanKind
 from pipeline_defs.core.log.losses import find_losses

@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 from pipeline_defs.core.errors import BrokenPlanLog, Refused
 from pipeline_defs.core.landing.dispatch import NEVER_TRIED
 from pipeline_defs.core.landing.picture import CAUSES, LOOKS, Line, LinkLook, Picture, draw_picture
+from pipeline_defs.core.landing.tiling import check_planned, completeness_violations, tiling_violations
 from pipeline_defs.core.log import losses
-from pipeline_defs.core.log.coverage import Coverage, State, check_planned, completeness_violations, tiling_violations
+from pipeline_defs.core.log.coverage import Coverage, State
 from pipeline_defs.core.log.cutting import Policy
 from pipeline_defs.core.log.delivery import Acceptance
 from pipeline_defs.core.log.holes import Cause, Interval

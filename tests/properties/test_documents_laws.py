@@ -16,8 +16,9 @@ from pipeline_defs.adapters.lake.layout import data_path
 from pipeline_defs.adapters.store import disk
 from pipeline_defs.core.errors import BrokenManifest, BrokenPlanLog
 from pipeline_defs.core.landing.selection import retired
+from pipeline_defs.core.landing.tiling import tiling_violations
 from pipeline_defs.core.log import settling
-from pipeline_defs.core.log.coverage import Coverage, State, tiling_violations
+from pipeline_defs.core.log.coverage import Coverage, State
 from pipeline_defs.core.log.cutting import Policy
 from pipeline_defs.core.log.delivery import Acceptance, Claim
 from pipeline_defs.core.log.frontier import Frontier

@@ -37,8 +37,9 @@ from pipeline_defs.adapters.store.object_store import RemoteStore
 from pipeline_defs.adapters.system import locks
 from pipeline_defs.adapters.tables.delta_log import DeltaLog, raw_table_log
 from pipeline_defs.core.errors import LakeUnavailable
+from pipeline_defs.core.landing.tiling import completeness_violations, tiling_violations
 from pipeline_defs.core.landing.verdicts import Verdict
-from pipeline_defs.core.log.coverage import Coverage, completeness_violations, tiling_violations
+from pipeline_defs.core.log.coverage import Coverage
 from pipeline_defs.core.log.cutting import Policy
 from pipeline_defs.core.log.delivery import Delivery
 from pipeline_defs.core.log.holes import SpanKind

@@ -13,9 +13,9 @@ from pipeline_defs.adapters.lake import frontiers
 from pipeline_defs.adapters.lake.lake import Lake
 from pipeline_defs.adapters.lake.layout import manifest_path
 from pipeline_defs.core.errors import BrokenPlanLog
+from pipeline_defs.core.landing.tiling import tiling_violations
 from pipeline_defs.core.landing.verdicts import Outcome
 from pipeline_defs.core.log import settling
-from pipeline_defs.core.log.coverage import tiling_violations
 from pipeline_defs.core.log.delivery import Acceptance, Delivery
 from pipeline_defs.core.log.plan_step import PlanStep
 from pipeline_defs.core.steps import StepWatcher, no_step

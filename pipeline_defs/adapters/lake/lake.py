@@ -23,7 +23,8 @@ from typing import TypeVar
 
 from ...core.advice import some_of
 from ...core.errors import BrokenPlanLog
-from ...core.log.coverage import Coverage, check_planned
+from ...core.landing.tiling import check_planned
+from ...core.log.coverage import Coverage
 from ...core.log.delivery import Acceptance, Claim
 from ...core.log.frontier import Frontier, digest_of
 from ...core.log.manifest import Manifest

@@ -105,7 +105,8 @@ def verify_staged(
 
 def _unexplained(where: str, missing: Missing) -> list[str]:
     """Return a violation for each unexplained interval; of those that Kafka has no records for, the last says what to do."""
-    violations, advised = [], None
+    violations: list[str] = []
+    advised = None
     for start, end in missing.unexplained:
         text = f"range {where}: no row for [{start}, {end}) and the broker's log does not explain it"
         if any(start < last and first < end for first, last in missing.left_out):
