@@ -29,7 +29,7 @@ from ..core.tables import raw_table
 from ..core.tables.compaction import RawGroup
 from ..core.tables.delta import EMPTY, MEND, Commit, File, Snapshot
 from ..core.tables.raw_table import COLUMNS, SCHEMA, Due, RangeFiles
-from .landed_files import find_otherwise, has_bytes_of, table_file
+from .landed_files import find_differing, has_bytes_of, table_file
 from .staging_places import Staging, staging_here, told_if_gone
 
 
@@ -142,7 +142,7 @@ def _find_wrong(doubts: Doubts, coverage: Coverage, table: Snapshot, lake: Lake,
     for path, manifests in by_path.items():
         file = table.files[path]
         try:
-            found = find_otherwise(file, manifests, in_file.get(path, ()), log.folder, lake)
+            found = find_differing(file, manifests, in_file.get(path, ()), log.folder, lake)
             wrong |= {offsets for offsets, alone in found.items() if not alone or doubts.replaces}
         except DamagedFile:
             if not raw_table.is_compacted(file):  # a damaged compacted file cannot be cut

@@ -7,7 +7,7 @@ something says so, and does not pass.
 import random
 import uuid
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -27,7 +27,7 @@ from ..core.tables.raw_table import RangeFiles, how_to_mend, is_as_landed, is_co
 from ..core.tables.raw_table import violations as table_violations
 from ..settings import code_version
 from .attempt import Attempt, Tools
-from .landed_files import Digests, find_otherwise, why_changed, why_not_as_landed
+from .landed_files import Digests, find_differing, why_changed, why_not_as_landed
 from .landing import land
 
 DIGEST_THREADS = 4
@@ -167,25 +167,13 @@ def check_table(topic: str, lake: Lake, in_progress: Collection[OffsetRange] = (
     if of_ranges:  # a run may have appended since: a real violation is still there in a version read later
         table = log.read(table)
         of_ranges = [each for each in table_violations(coverage, table, in_progress) if each in of_ranges]
-    sizes = lake.store.list(log.folder)
     ranges = ranges_by_file(coverage, table)
     own = {path: lake.own_path(each[0]) for path, each in ranges.items() if not is_compacted(table.files[path])}
-
-    def look(file: File) -> str | None:
-        path, second, manifests = f"{log.folder}/{file.path}", own.get(file.path), ranges.get(file.path, ())
-        if sizes.get(path) == file.bytes and second is not None and _is_one_file(path, second, lake):
-            return None
-        if is_compacted(file) and sum(each.rows for each in manifests) == file.rows:  # else that is a violation of its own
-            return why_not_as_landed(file, manifests, log.folder, lake)
-        return why_changed(file, log.folder, lake)
-
-    with ThreadPoolExecutor(DIGEST_THREADS) as pool:
-        looked_at = zip(table.files.values(), pool.map(look, table.files.values()), strict=True)
-        changed = {file.path: f"{topic}: {reason}" for file, reason in looked_at if reason}
+    changed = {path: f"{topic}: {reason}" for path, reason in _find_changed(log.folder, table, ranges, own, lake)}
     violations = [*of_ranges, *changed.values()]
     anew = [path for path in changed if own.get(path)]
     violations += [f"{topic}: {_gives_landed(topic, offsets_of(table.files[path]).key)}" for path in anew]
-    violations += _find_otherwise(coverage, table, changed, lake) if of_ranges else []
+    violations += _how_to_mend_each(coverage, table, changed, lake) if of_ranges else []
     if len(changed) > len(anew):
         violations.append(f"{topic}: {how_to_mend(coverage, lake.store.url(log.folder))}")
     damage = log.find_damage()
@@ -194,7 +182,30 @@ def check_table(topic: str, lake: Lake, in_progress: Collection[OffsetRange] = (
     return Finding("raw_table", f"{len(table.files)} files", tuple(violations), {"version": table.version, "rows": rows})
 
 
-def _find_otherwise(coverage: Coverage, table: Snapshot, changed: Collection[str], lake: Lake) -> Iterator[str]:
+def _find_changed(
+    folder: str, table: Snapshot, ranges: Mapping[str, Sequence[Manifest]], own: Mapping[str, str | None], lake: Lake
+) -> Iterator[tuple[str, str]]:
+    """Yield each file of a raw table that is not what the table's log says, with the reason.
+
+    `ranges` are those that each file has, `own` the landed file of which a file is a hard link or copy.
+    """
+    sizes = lake.store.list(folder)
+
+    def look(file: File) -> str | None:
+        path, second, manifests = f"{folder}/{file.path}", own.get(file.path), ranges.get(file.path, ())
+        if sizes.get(path) == file.bytes and second is not None and _is_one_file(path, second, lake):
+            return None
+        if is_compacted(file) and sum(each.rows for each in manifests) == file.rows:  # else that is a violation of its own
+            return why_not_as_landed(file, manifests, folder, lake)
+        return why_changed(file, folder, lake)
+
+    with ThreadPoolExecutor(DIGEST_THREADS) as pool:
+        for file, reason in zip(table.files.values(), pool.map(look, table.files.values()), strict=True):
+            if reason:
+                yield file.path, reason
+
+
+def _how_to_mend_each(coverage: Coverage, table: Snapshot, changed: Collection[str], lake: Lake) -> Iterator[str]:
     """Yield, for each range that the table does not have as landed, what mends it."""
     topic, log, in_file = coverage.log.topic, raw_table_log(coverage.log.topic, lake.store), ranges_by_file(coverage, table)
     manifests = defaultdict[str, list[Manifest]](list)
@@ -207,7 +218,7 @@ def _find_otherwise(coverage: Coverage, table: Snapshot, changed: Collection[str
         if not is_compacted(file) and is_as_landed(file, ranges[0]):
             continue
         with suppress(DamagedFile):  # a violation of its own
-            for offsets, alone in find_otherwise(file, ranges, in_file.get(path, ()), log.folder, lake).items():
+            for offsets, alone in find_differing(file, ranges, in_file.get(path, ()), log.folder, lake).items():
                 kept = f"only the table has {counted(alone, 'row')} of it: restore its manifest from a backup, or "
                 by_replace = f"`{replace_command(topic, offsets.key)}` leaves them out"
                 told = f"{kept}{by_replace}" if alone else _gives_landed(topic, offsets.key)

@@ -94,7 +94,7 @@ def table_file(file: TableFile, folder: str, lake: Lake) -> Iterator[Path]:
         raise DamagedFile(f"the table's file {url} is not there, expected sha256 {expected}") from None
 
 
-def find_otherwise(
+def find_differing(
     file: TableFile, manifests: Sequence[Manifest], in_file: Sequence[Manifest], folder: str, lake: Lake
 ) -> dict[OffsetRange, int]:
     """Return which ranges of a table's file differ from what is landed, and how many rows of each only that file has.
@@ -105,26 +105,30 @@ def find_otherwise(
     has_all = all(each in in_file for each in manifests) and sum(each.rows for each in in_file) == file.rows
     if is_compacted(file) and has_all:
         return {}
-    found = dict[OffsetRange, int]()
     by_range = {manifest.offsets: manifest for manifest in manifests}
     with table_file(file, folder, lake) as copy:
         if not is_compacted(file) and is_as_landed(file, manifests[0]):
             return {}
-        for offsets, rows in parquet.read_ranges(copy, sorted(by_range)):
-            manifest = by_range[offsets]
-            own = lake.own_path(manifest) if manifest.file is not None else None
-            if manifest.file is not None and own is None:
-                continue
-            try:
-                with lake.store.local_copy(own) if own else nullcontext() as landed:
-                    if landed is not None and parquet.digest(landed) != manifest.digest:
-                        continue  # the landed file is the damaged one
-                    alone = comparing.count_alone(rows, landed)
-            except FileNotFoundError:
-                continue
-            if alone is not None or not is_as_landed(file, manifest):
-                found[offsets] = alone or 0
-    return found
+        found = {
+            offsets: _count_beyond(rows, file, by_range[offsets], lake)
+            for offsets, rows in parquet.read_ranges(copy, sorted(by_range))
+        }
+    return {offsets: beyond for offsets, beyond in found.items() if beyond is not None}
+
+
+def _count_beyond(rows: comparing.Rows, file: TableFile, manifest: Manifest, lake: Lake) -> int | None:
+    """Count the rows of a range that its landed file does not have; none where nothing differs or nothing can be compared."""
+    own = lake.own_path(manifest) if manifest.file is not None else None
+    if manifest.file is not None and own is None:
+        return None
+    try:
+        with lake.store.local_copy(own) if own else nullcontext() as landed:
+            if landed is not None and parquet.digest(landed) != manifest.digest:
+                return None  # the landed file is the damaged one
+            alone = comparing.count_alone(rows, landed)
+    except FileNotFoundError:
+        return None
+    return alone if alone is not None or is_as_landed(file, manifest) else 0
 
 
 def count_only_in_table(manifest: Manifest, table: RangeFiles, staged: File | None, lake: Lake) -> int:

@@ -4,6 +4,7 @@ A NaN is equal to the same NaN. A column that a file lacks is null in all of its
 """
 
 from collections.abc import Iterator, Sequence
+from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,6 +14,8 @@ from ...core.errors import first_line
 from ...core.offsets import OffsetRange
 from ..store.remote_file import File, source
 from .parquet import conform, read_columns, rows_of_ranges
+
+Rows: TypeAlias = pa.Table  # of one landed file or range
 
 
 def differing_rows(landed: File, read_again: File, *, as_landed: bool = False) -> str | None:
@@ -25,7 +28,7 @@ def differing_rows(landed: File, read_again: File, *, as_landed: bool = False) -
     return _differing(before, after.drop_columns(lacking))
 
 
-def count_alone(rows: pa.Table, file: File | None) -> int | None:
+def count_alone(rows: Rows, file: File | None) -> int | None:
     """Count the rows at offsets that a file lacks, all of them without a file; none if it has the same rows."""
     if file is None:
         return rows.num_rows or None
