@@ -23,7 +23,8 @@ from .orchestration.assets.catalog import TAG_VALUE
 from .orchestration.assets.derived_config import DaysConfig, DecodeConfig, LatestConfig
 from .orchestration.assets.yaml_model import LITERAL, WRITTEN, YamlModel, number, word
 from .orchestration.topic_set import TopicPattern, check_pattern
-from .settings import find_project, read_settings
+from .project_folder import find_project
+from .settings import read_settings
 from .topics import GROUP, TOPIC, Topic
 
 OWNER = re.compile(r"team:.+|[^@\s]+@[^@\s]+\.[^@\s]+")

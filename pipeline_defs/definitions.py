@@ -14,8 +14,9 @@ from .orchestration.home.run_locks import hold_own_lock
 from .orchestration.pulse.pulse import build_pulse
 from .orchestration.topic_defs import build_topic_defs
 from .orchestration.upkeep.housekeeping import build_housekeeping
+from .project_folder import PROJECT, check_home, find_project, is_validating
 from .resources import Edges
-from .settings import PROJECT, check_home, find_project, is_validating, read_settings
+from .settings import read_settings
 from .topic_files import load_topics
 
 

@@ -6,25 +6,19 @@ Secrets come only this way. What belongs to a topic is in its defs.yaml, never h
 import hashlib
 import os
 import re
-import tomllib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from io import StringIO
 from pathlib import Path
-from typing import Any
-
-from dotenv.parser import parse_stream
-from dotenv.variables import parse_variables
 
 from .adapters.system.extras import require
-from .adapters.system.text_files import UnreadableText, read_text_file
 from .adapters.telemetry.alerting import check_alert_urls
 from .core.errors import BadSetting
 from .core.setting_values import (
+    VARIABLES,
     check_dagster_home,
     check_lake,
     check_master,
@@ -35,16 +29,10 @@ from .core.setting_values import (
     check_web_address,
     shown_value,
 )
+from .project_folder import DISTRIBUTION, PACKAGE, find_project, path_of, with_env_file
 
-PACKAGE = Path(__file__).parent
-PROJECT = PACKAGE.parent  # Offsetlake's own checkout; a user's project is found by `find_project`
-DISTRIBUTION = "offsetlake"
-DOCS = next((each for each in (PACKAGE / "docs", PROJECT / "docs") if each.is_dir()), PACKAGE / "docs")
-ENV_FILE = ".env"
 S3_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")  # where obstore looks for an S3-compatible store
 TRUE = ("1", "true", "on", "yes", "y")  # as obstore reads it
-STARTED_BY_US = "_IS_STARTED_BY_UP"  # set for what `offsetlake up` starts, which shares the commands' home
-DEFAULT_HOME = (".offsetlake", "dagster")  # of Dagster, in the project's folder
 PREFIX = "OFFSETLAKE_"
 SERVER, IN_PROCESS = "server", "in-process"  # engines
 _SERVICE_LINK = re.compile(
@@ -55,22 +43,6 @@ _PORT_ENDS = ("_TCP_PORT", "_UDP_PORT", "_SCTP_PORT")
 
 MOST_LANES = 8
 
-VARIABLES = (  # docs/settings.md says what each is, in this order
-    "OFFSETLAKE_BOOTSTRAP_SERVERS",
-    "OFFSETLAKE_KAFKA_PROPERTIES",
-    "OFFSETLAKE_LAKE",
-    "OFFSETLAKE_RAW_TABLE",
-    "OFFSETLAKE_LANES",
-    "OFFSETLAKE_RUN_RETENTION_DAYS",
-    "OFFSETLAKE_SPARK_MASTER",
-    "OFFSETLAKE_SPARK_DRIVER_MEMORY",
-    "OFFSETLAKE_ENGINE",
-    "OFFSETLAKE_SPARK_REMOTE",
-    "OFFSETLAKE_HOME",
-    "OFFSETLAKE_ALERT_URLS",
-    "OFFSETLAKE_PAGES_URL",
-    "DAGSTER_HOME",
-)
 CHECKS: Mapping[str, Callable[[str], str]] = {
     "OFFSETLAKE_HOME": check_plain,
     "DAGSTER_HOME": check_plain,
@@ -137,156 +109,6 @@ class Settings:
         return self.home / "broker"
 
 
-def find_project(folder: Path | None = None) -> Path:
-    """Return the project that a folder, by default the current one, lies in: a dg project that depends on Offsetlake.
-
-    Where there is none at or above it: Offsetlake's own checkout, or the folder itself where only the package is installed.
-    """
-    start = (folder or Path.cwd()).absolute()
-    fallback = PROJECT if _is_project(PROJECT) else start
-    return next((each for each in (start, *start.parents) if _is_project(each)), fallback)
-
-
-def defs_folder(project: Path) -> Path:
-    """Return the folder below which a project's topics are configured, one folder with a defs.yaml for each."""
-    dg = _read_pyproject(project).get("tool", {}).get("dg", {}).get("project", {})
-    root = dg.get("root_module", project.name)
-    return project.joinpath(*dg.get("defs_module", f"{root}.defs").split("."))
-
-
-def _is_project(folder: Path) -> bool:
-    pyproject = _read_pyproject(folder)
-    try:
-        names = [pyproject["project"].get("name", ""), *pyproject["project"].get("dependencies", [])]
-        return "project" in pyproject["tool"]["dg"] and any(_distribution(name) == DISTRIBUTION for name in names)
-    except (KeyError, TypeError, AttributeError):
-        return False  # somebody else's
-
-
-def _distribution(requirement: str) -> str:
-    """Return the package that a requirement such as `offsetlake[demo]>=1` names."""
-    return re.split(r"[^\w.-]", requirement.strip(), maxsplit=1)[0].lower()
-
-
-def _read_pyproject(folder: Path) -> Mapping[str, Any]:
-    """Return a folder's pyproject.toml, empty where there is none; raise `BadSetting` for one that cannot be read.
-
-    If it were passed over, a command would act on another project's lake.
-    """
-    path = folder / "pyproject.toml"
-    try:
-        path.lstat()
-    except OSError:  # there is none, or the folder is another user's
-        return {}
-    try:
-        return tomllib.loads(read_text_file(path))
-    except (UnreadableText, tomllib.TOMLDecodeError) as error:
-        raise BadSetting(
-            f"{path} cannot be read, so which project this is is not known: {error}; nothing was read or written; correct it"
-        ) from None
-
-
-def read_env_file(project: Path, environment: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the variables of a project's `.env`, resolved as `dagster dev` resolves them in that folder."""
-    environment = os.environ if environment is None else environment
-    path = project / ENV_FILE
-    found: dict[str, str] = {}
-    if path.is_dir() or not (path.exists() or path.is_symlink()):  # a folder of that name is a virtual environment
-        return found
-    try:
-        lines = list(parse_stream(StringIO(read_text_file(path))))
-    except UnreadableText as error:
-        raise BadSetting(f"{path} cannot be read: {error}; nothing was started; correct or delete it") from None
-    for each in lines:
-        wrong = "has a NUL character" if "\0" in each.original.string else "is not NAME=value" if each.error else None
-        wrong = "has no value" if each.value is None and each.key in VARIABLES else wrong
-        if wrong:
-            line = each.original.line + len(each.original.string) - len(each.original.string.lstrip("\n"))
-            raise BadSetting(f"{path}, line {line}: it {wrong}; nothing was started; correct that line")
-        if each.key is not None and each.value is not None:
-            atoms = parse_variables(each.value)
-            found[each.key] = "".join(atom.resolve({**environment, **found}) for atom in atoms)
-    return found
-
-
-def load_env_file() -> None:
-    """Set the variables of the project's `.env` that other libraries read, a store's login say, as `dagster dev` does.
-
-    `read_settings` takes our own variables from the file itself.
-    """
-    for name, value in read_env_file(find_project()).items():
-        if name not in VARIABLES:
-            os.environ.setdefault(name, value)
-
-
-def _with_env_file(project: Path, environment: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the environment, filled up from a project's `.env`: values of the environment itself win.
-
-    An `OFFSETLAKE_HOME` of the environment moves Dagster's home as well.
-    """
-    found = read_env_file(project, environment)
-    if environment.get("OFFSETLAKE_HOME"):
-        found.pop("DAGSTER_HOME", None)
-    return {**found, **environment}
-
-
-def check_home(project: Path, environment: Mapping[str, str] | None = None) -> None:
-    """Refuse a Dagster home that commands and `dagster dev` would not share.
-
-    | found | consequence |
-    |---|---|
-    | `.env` names the default home of another folder: the project was moved or copied | runs are recorded there |
-    | `.env` names another home than OFFSETLAKE_HOME of the environment, and `dagster dev` takes it | two homes |
-    | `dagster dev` has no home: started elsewhere than in the project's folder, or `.env` is missing | runs are forgotten |
-
-    `dg check defs` records nothing, so it needs no home.
-    """
-    env = os.environ if environment is None else environment
-    plain = {name: value for name, value in env.items() if name != "DAGSTER_HOME"}
-    found = read_env_file(project, plain)
-    home, moved_to = found.get("DAGSTER_HOME"), found.get("OFFSETLAKE_HOME")
-    is_meant = bool(home and moved_to) and Path(str(home)) == _path("OFFSETLAKE_HOME", str(moved_to), project) / "dagster"
-    is_used = env.get("DAGSTER_HOME", home) == home and ("DAGSTER_HOME" in env or not env.get("OFFSETLAKE_HOME"))
-    if home is not None and is_used and not is_meant and _is_of_another(Path(home), project):
-        raise BadSetting(
-            f"DAGSTER_HOME in {project / ENV_FILE} is {home}, the home of another folder than {project}, which was moved or "
-            "copied; nothing was started; delete that line: `offsetlake up` writes the right one"
-        )
-    moved = env.get("OFFSETLAKE_HOME")
-    is_ours = STARTED_BY_US in env or is_validating(env)
-    if moved and env.get("DAGSTER_IS_DEV_CLI") and home is not None and env.get("DAGSTER_HOME") == home and not is_ours:
-        meant = _path("OFFSETLAKE_HOME", moved, project) / "dagster"
-        if moved != moved_to and Path(home) != meant:
-            raise BadSetting(
-                f"OFFSETLAKE_HOME is {moved}, so that commands record in {meant}, and {project / ENV_FILE} has `dagster dev` "
-                f"record in {home}, which no command would see; nothing was started; use `offsetlake up`, or export "
-                f"DAGSTER_HOME={meant} too; where {home} is meant, unset OFFSETLAKE_HOME"
-            )
-    if env.get("DAGSTER_IS_DEV_CLI") and not env.get("DAGSTER_HOME") and not is_validating(env):
-        raise BadSetting(
-            "Dagster was started by `dagster dev` without DAGSTER_HOME, so it forgets at its end what it recorded, and no "
-            "command sees it; nothing was started; use `offsetlake up`, or run `offsetlake doctor` and then `dagster dev` in "
-            f"{project}, whose {ENV_FILE} names the home"
-        )
-
-
-def shared_home(home: Path, project: Path) -> Path | None:
-    """Return the environment's `OFFSETLAKE_HOME` where a Dagster home lies in it and is another folder's default; else none."""
-    moved = os.environ.get("OFFSETLAKE_HOME")
-    found = _path("OFFSETLAKE_HOME", moved, project) if moved else None
-    return found if found is not None and home == found / "dagster" and _is_of_another(home, project) else None
-
-
-def is_validating(environment: Mapping[str, str] | None = None) -> bool:
-    """Return whether definitions are loaded only to be checked, by `dg check defs` say."""
-    return bool((os.environ if environment is None else environment).get("DAGSTER_IS_DEFS_VALIDATION_CLI"))
-
-
-def _is_of_another(home: Path, project: Path) -> bool:
-    """Return whether a path is the default Dagster home of a folder that is not the project."""
-    return home.parts[-2:] == DEFAULT_HOME and home.parents[1].resolve() != project.resolve()
-
-
 def check_names(environment: Mapping[str, str]) -> None:
     """Refuse a misspelt variable of ours, and one that has our prefix and is none of ours; raises `BadSetting`.
 
@@ -322,7 +144,7 @@ def read_settings(environment: Mapping[str, str] | None = None, project: Path | 
     process means the same place.
     """
     project = project or find_project()
-    env = _with_env_file(project, os.environ if environment is None else environment)
+    env = with_env_file(project, os.environ if environment is None else environment)
     check_names(env)
     for name, check in CHECKS.items():
         _check_value(name, env.get(name) or "", check)
@@ -351,7 +173,7 @@ def read_settings(environment: Mapping[str, str] | None = None, project: Path | 
         has_raw_table=_one_of(env, "OFFSETLAKE_RAW_TABLE", ("off", "on") if "://" in lake else ("on", "off")) == "on",
         lanes=int(_one_of(env, "OFFSETLAKE_LANES", tuple(map(str, range(1, MOST_LANES + 1))))),
         run_retention_days=_days("OFFSETLAKE_RUN_RETENTION_DAYS", env, "30"),
-        kafka_properties=_path("OFFSETLAKE_KAFKA_PROPERTIES", properties, project) if properties else None,
+        kafka_properties=path_of("OFFSETLAKE_KAFKA_PROPERTIES", properties, project) if properties else None,
         pages_url=(env.get("OFFSETLAKE_PAGES_URL") or "").rstrip("/") or None,
     )
 
@@ -433,7 +255,7 @@ def _check_s3(env: Mapping[str, str]) -> None:
 
 def _folder(name: str, text: str, project: Path) -> Path:
     """Return the folder that a setting names, which need not exist; refuse what cannot be one."""
-    path, wrong = _path(name, text, project), ""
+    path, wrong = path_of(name, text, project), ""
     with suppress(OSError):  # whoever reads or writes there reports it
         wrong = "something else is there" if path.exists() and not path.is_dir() else ""
     if not wrong and name in HOME_CHECKS:
@@ -445,19 +267,3 @@ def _folder(name: str, text: str, project: Path) -> Path:
     if wrong:
         raise BadSetting(f"{name} is {path}, expected a folder, there or not yet: {wrong}; nothing was started; correct it")
     return path
-
-
-def _path(name: str, text: str, project: Path) -> Path:
-    if text.startswith("$"):
-        raise BadSetting(
-            f"{name} is {text}, in which nobody replaces a variable; nothing was started; in .env write it as ${{HOME}}, or "
-            "write the whole path"
-        )
-    try:
-        path = Path(text).expanduser()
-    except RuntimeError:
-        raise BadSetting(
-            f"{name} is {text}, and this machine knows no home of {Path(text).parts[0]}; nothing was started; write the whole "
-            "path"
-        ) from None
-    return path if path.is_absolute() else project / path

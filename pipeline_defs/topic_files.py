@@ -38,8 +38,9 @@ from .core.offsets import is_topic
 from .orchestration.assets.yaml_model import problems_of
 from .orchestration.home.project import COMPONENT
 from .orchestration.topic_set import Broken, PatternFile, TopicFiles, file_of
+from .project_folder import find_project, is_validating
 from .resources import Edges
-from .settings import find_project, is_validating, read_settings
+from .settings import read_settings
 from .topics import Topic
 
 _WRONG = (

@@ -20,7 +20,8 @@ from pipeline_defs.cli import terminal
 from pipeline_defs.lab.bench.costs.loopback import CountingProxy, s3_environment, s3_server, s3a_conf
 from pipeline_defs.lab.bench.costs.spark_cluster import SparkCluster
 from pipeline_defs.lab.drills.report import BROKER_PROPERTIES
-from pipeline_defs.settings import PROJECT, Settings
+from pipeline_defs.project_folder import PROJECT
+from pipeline_defs.settings import Settings
 from tests.support.dagster_up import hear_signals
 from tests.support.killing import QUICK_JVM
 from tests.support.world import World

@@ -16,7 +16,7 @@ from dagster_shared.utils.warnings import BetaWarning, PreviewWarning, Supersess
 
 from ..adapters.system.processes import raise_open_files
 from ..core.errors import FileUnusable, HistoryUnavailable, OffsetlakeError, Refused, as_ours
-from ..settings import load_env_file
+from ..project_folder import load_env_file
 from .show import SPARK_LOGS, print_error
 from .terminal import ERRORS
 

@@ -19,8 +19,9 @@ from ..core.advice import meant, some_of
 from ..core.errors import OffsetlakeError, Refused, UnknownTopic
 from ..core.offsets import check_topic
 from ..orchestration.topic_set import Broken, TopicFiles
+from ..project_folder import check_home, defs_folder, find_project
 from ..resources import Edges
-from ..settings import check_home, defs_folder, find_project, read_settings
+from ..settings import read_settings
 from ..topic_files import load_topics
 from ..topics import Topic
 from .terminal import ERRORS, OUT, Terminal, progress, styled

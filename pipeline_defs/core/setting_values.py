@@ -7,6 +7,22 @@ import re
 from ipaddress import ip_address
 from urllib.parse import SplitResult, urlsplit
 
+VARIABLES = (  # docs/settings.md says what each is, in this order
+    "OFFSETLAKE_BOOTSTRAP_SERVERS",
+    "OFFSETLAKE_KAFKA_PROPERTIES",
+    "OFFSETLAKE_LAKE",
+    "OFFSETLAKE_RAW_TABLE",
+    "OFFSETLAKE_LANES",
+    "OFFSETLAKE_RUN_RETENTION_DAYS",
+    "OFFSETLAKE_SPARK_MASTER",
+    "OFFSETLAKE_SPARK_DRIVER_MEMORY",
+    "OFFSETLAKE_ENGINE",
+    "OFFSETLAKE_SPARK_REMOTE",
+    "OFFSETLAKE_HOME",
+    "OFFSETLAKE_ALERT_URLS",
+    "OFFSETLAKE_PAGES_URL",
+    "DAGSTER_HOME",
+)
 LAKE_SCHEMES = ("s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss", "file")
 LEAST_MEMORY_MIB = 512
 LONGEST_SHOWN = 60

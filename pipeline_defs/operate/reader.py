@@ -24,8 +24,9 @@ from ..core.log.coverage import Coverage
 from ..core.offsets import OffsetRange, check_topic, parse_key
 from ..core.setting_values import check_lake
 from ..core.tables.days import parse_day
+from ..project_folder import load_env_file
 from ..resources import Edges
-from ..settings import load_env_file, read_settings
+from ..settings import read_settings
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection

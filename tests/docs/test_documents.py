@@ -17,9 +17,10 @@ from pipeline_defs.cli.home.doctor import find_text
 from pipeline_defs.component import KafkaTopic
 from pipeline_defs.core.errors import BadKey, OffsetlakeError, Refused
 from pipeline_defs.core.raw_columns import RAW_COLUMNS
+from pipeline_defs.core.setting_values import VARIABLES
 from pipeline_defs.operate.metrics import HELP
 from pipeline_defs.orchestration.assets.derived_config import BudgetConfig, DaysConfig, DecodeConfig, LatestConfig, SideConfig
-from pipeline_defs.settings import DOCS, PROJECT, VARIABLES
+from pipeline_defs.project_folder import DOCS, PROJECT
 from tests.support.markdown import documents, is_shown, read_table, without_blocks
 from tests.support.reference import PAGE, made, texts
 

@@ -15,7 +15,7 @@ from pipeline_defs.core.tables.decoding import Budget
 from pipeline_defs.core.tables.latest import Latest
 from pipeline_defs.lab.bench.costs.loopback import s3_environment, s3a_conf
 from pipeline_defs.lab.processes import variables_of
-from pipeline_defs.settings import PROJECT
+from pipeline_defs.project_folder import PROJECT
 from tests.conftest import JARS
 from tests.support.markdown import Block, Shell, open_shell, read_blocks
 from tests.support.readers import spark_defaults

@@ -22,7 +22,8 @@ from pipeline_defs.lab.drills.arena import Arena, Row
 from pipeline_defs.lab.drills.recovery import recover_from_failed_write, recover_from_kill
 from pipeline_defs.lab.drills.report import DRILLS
 from pipeline_defs.lab.drills.systems import KILLS, LOOP, OURS, TUTORIAL, DoesNotEnd, System, run_to_end
-from pipeline_defs.settings import PROJECT, Settings
+from pipeline_defs.project_folder import PROJECT
+from pipeline_defs.settings import Settings
 from tests.conftest import JARS
 from tests.support.markdown import read_table
 from tests.support.power import find_processes

@@ -22,7 +22,8 @@ from dagster import DagsterRun, DagsterRunStatus, RunsFilter
 
 from pipeline_defs.adapters.spark.spark_server import read_server
 from pipeline_defs.core.log.cutting import Policy
-from pipeline_defs.settings import PROJECT, Settings
+from pipeline_defs.project_folder import PROJECT
+from pipeline_defs.settings import Settings
 from pipeline_defs.tables.deleting import sweep_orphans
 from pipeline_defs.topics import LAND_PENDING
 from tests.support.power import UNDER_WAY, Power

@@ -25,7 +25,8 @@ from pipeline_defs.cli.home.doctor import _rows_of
 from pipeline_defs.core.errors import BadKey, OffsetlakeError
 from pipeline_defs.core.log.holes import SpanKind
 from pipeline_defs.lab.processes import plain_environment, variables_of
-from pipeline_defs.settings import PROJECT, Settings
+from pipeline_defs.project_folder import PROJECT
+from pipeline_defs.settings import Settings
 from tests.support.commands import Run, commands_of
 from tests.support.killing import run_module
 from tests.support.world import World

@@ -39,8 +39,9 @@ from pipeline_defs.orchestration.pulse.rebuilding import rebuild_topic
 from pipeline_defs.orchestration.pulse.ticking import run_derive_tick
 from pipeline_defs.orchestration.runs.tries import trying
 from pipeline_defs.orchestration.upkeep.compacting import compact_tables
+from pipeline_defs.project_folder import PROJECT
 from pipeline_defs.resources import Edges
-from pipeline_defs.settings import PROJECT, Settings
+from pipeline_defs.settings import Settings
 from tests.support.decoded import decoding_session
 from tests.support.lakes import list_encodings_falling
 from tests.support.markdown import read_blocks

@@ -18,7 +18,8 @@ from pipeline_defs.adapters.kafka.kafka import Kafka
 from pipeline_defs.core.errors import BadSetting, Refused
 from pipeline_defs.lab.processes import plain_environment
 from pipeline_defs.orchestration.home.project import package_name, plan_project, write_project
-from pipeline_defs.settings import PROJECT, Settings, find_project, read_settings
+from pipeline_defs.project_folder import PROJECT, find_project
+from pipeline_defs.settings import Settings, read_settings
 from pipeline_defs.topic_files import load_topics
 from tests.support.killing import run_module
 
@@ -94,6 +95,7 @@ def test_the_brokers_that_init_was_given_are_kept_and_asked_by_doctor(
         ("a%20b", (), None, "bad_setting.*%"),  # in which no database of Dagster's can be
     ],
 )
+@pytest.mark.usefixtures("topics")
 def test_what_is_wrong_is_said_and_nothing_is_written(
     init: Init, settings: Settings, tmp_path: Path, folder: str, arguments: tuple[str, ...], servers: str | None, words: str
 ) -> None:

@@ -49,7 +49,7 @@ from pipeline_defs.orchestration.home.launcher import HANDOVER_SECONDS
 from pipeline_defs.orchestration.home.run_locks import CODE_SERVER, hold_run, launch_path, list_locked, lock_path
 from pipeline_defs.orchestration.runs.projection import is_redo_of_person, read_reason
 from pipeline_defs.orchestration.runs.tries import ALL, MOST_STOPS, UPDATE, read_tries, trying, trying_all
-from pipeline_defs.settings import PROJECT, STARTED_BY_US
+from pipeline_defs.project_folder import PROJECT, STARTED_BY_US
 from pipeline_defs.topics import Topic
 from tests.support.pulse import queue_run
 from tests.support.world import World

@@ -36,7 +36,7 @@ from pipeline_defs.orchestration.runs.siblings import BACKFILL_TAG, TRIED_BY_TAG
 from pipeline_defs.orchestration.runs.tries import trying
 from pipeline_defs.orchestration.upkeep import pruning
 from pipeline_defs.orchestration.upkeep.housekeeping import RETIRE, SWEEP
-from pipeline_defs.settings import PROJECT
+from pipeline_defs.project_folder import PROJECT
 from pipeline_defs.tables.deleting import SWEEP_AFTER_SECONDS, sweep_orphans
 from pipeline_defs.topics import REDO_TAG, TOPIC_TAG, Topic
 from tests.support.commands import commands_of

@@ -39,8 +39,8 @@ from pipeline_defs.orchestration.runs.moments import time_text
 from pipeline_defs.orchestration.runs.progress import check_progress, read_situation
 from pipeline_defs.orchestration.runs.siblings import BACKFILL_TAG
 from pipeline_defs.orchestration.runs.tries import read_tries, trying
+from pipeline_defs.project_folder import PROJECT
 from pipeline_defs.resources import Edges
-from pipeline_defs.settings import PROJECT
 from pipeline_defs.topics import DID, DID_TAG, LAND_PENDING, LANE_TAG, PROGRESS
 from tests.integration.test_decoding import configure, event
 from tests.support.pulse import ask, check_of, is_asked, queue_run, reasons, refuse, refuse_tools, run_job, run_pulse, said

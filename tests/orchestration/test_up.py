@@ -44,8 +44,9 @@ from pipeline_defs.orchestration.home.dagster_home import open_instance
 from pipeline_defs.orchestration.home.dagster_server import DagsterServer, PortTaken, is_led_by
 from pipeline_defs.orchestration.home.project import plan_project, write_env, write_project
 from pipeline_defs.orchestration.home.run_locks import CODE_SERVER, CODE_SERVER_COMMAND, is_code_server_gone
+from pipeline_defs.project_folder import PROJECT
 from pipeline_defs.resources import Edges
-from pipeline_defs.settings import PROJECT, read_settings
+from pipeline_defs.settings import read_settings
 from tests.conftest import JARS
 from tests.support.dagster_up import Terminal, asset_keys, is_answering, run_ids, terminal
 from tests.support.decoded import shown_places

@@ -28,7 +28,8 @@ from pipeline_defs.lab.processes import plain_environment, variables_of
 from pipeline_defs.orchestration.home.dagster_home import open_instance
 from pipeline_defs.orchestration.pulse.ticking import landed_event
 from pipeline_defs.orchestration.runs.projection import register_keys
-from pipeline_defs.settings import PROJECT, Settings
+from pipeline_defs.project_folder import PROJECT
+from pipeline_defs.settings import Settings
 from tests.support.world import World
 
 START_SECONDS = 120

@@ -29,8 +29,9 @@ from pipeline_defs.orchestration.home.project import defs_yaml, folder_name
 from pipeline_defs.orchestration.map.page import write_page
 from pipeline_defs.orchestration.topic_defs import build_topic_defs
 from pipeline_defs.orchestration.upkeep.housekeeping import COMPACT, RETIRE
+from pipeline_defs.project_folder import PROJECT
 from pipeline_defs.resources import Edges
-from pipeline_defs.settings import PROJECT, read_settings
+from pipeline_defs.settings import read_settings
 from pipeline_defs.topics import Topic, op_name, slug_of
 from tests.support import strategies  # noqa: F401  -- its profile: a fixed seed, more with HUNT
 

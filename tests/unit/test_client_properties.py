@@ -21,8 +21,9 @@ from pipeline_defs.core.landing.scans import group_scans
 from pipeline_defs.core.login.client_properties import KNOWN, OURS, ClientProperties, check_addresses, parse_client_properties
 from pipeline_defs.core.login.credentials import NotJaas, parse_jaas
 from pipeline_defs.core.offsets import OffsetRange, TopicRange
+from pipeline_defs.project_folder import PROJECT
 from pipeline_defs.resources import Edges
-from pipeline_defs.settings import PROJECT, read_settings
+from pipeline_defs.settings import read_settings
 from tests.support import strategies as _profile  # noqa: F401  the profile of examples, and HUNT
 from tests.support.secured import KEY_PASSWORD, PLAIN_PASSWORD, Authority, jaas, lock, write_properties
 

@@ -42,6 +42,7 @@ SYSTEMS = {
 # who may name os.environ, and why
 ENVIRONMENT = {
     "settings.py": "the only reader of settings",
+    "project_folder.py": "fills it up from `.env`; knows which home is another process's",
     "adapters/system/java.py": "through an argument's default",
     "adapters/system/processes.py": "hands it to a child process",
     "adapters/spark/spark_server.py": "hands it to a child process, with a token",
@@ -57,12 +58,14 @@ ENVIRONMENT = {
     "lab/bench/costs/spark_cluster.py": "hands it to a child process, with a token",
 }
 
+SETTINGS = ("settings.py", "project_folder.py")  # what can be set is seen there
+
 # the ground first: a folder, or a file beside them, imports what stands before it, so it reaches nothing else through others
 LAYERS = [
     *("core", "core/log", "core/login", "core/tables", "core/landing", "core/decode"),
     *("adapters/system", "adapters/testbed", "adapters/telemetry", "adapters/store", "adapters/lake", "adapters/kafka"),
     *("adapters/tables", "adapters/spark", "adapters/formats"),
-    *("settings.py", "landing", "tables", "topics.py", "resources.py"),
+    *("project_folder.py", "settings.py", "landing", "tables", "topics.py", "resources.py"),
     *("orchestration/home", "orchestration/runs", "orchestration/map", "orchestration/assets"),
     *("orchestration", "orchestration/pulse", "orchestration/upkeep", "operate"),
     *("component.py", "topic_files.py", "definitions.py", "cli", "cli/home", "cli/look", "cli/work"),
@@ -181,12 +184,12 @@ def test_an_adapter_imports_at_most_one_foreign_system() -> None:
 
 
 def test_only_the_files_with_a_reason_name_the_environment_and_settings_alone_a_variable_of_ours() -> None:
-    """What is not in `settings.py` cannot be seen by who reads it to know what can be set."""
+    """What is read elsewhere cannot be seen by who reads `settings.py` to know what can be set."""
     assert {file for file in files(".") if names_environment(file)} == set(ENVIRONMENT)
     for file in files("."):
         for node in ast.walk(syntax(file)) if "OFFSETLAKE_" in (PACKAGE / file).read_text() else ():
             if isinstance(node, ast.Call | ast.Subscript) and "environ" in ast.unparse(node).partition("OFFSETLAKE_")[0]:
-                assert "'OFFSETLAKE_" not in ast.unparse(node) or file == "settings.py", ast.unparse(node)
+                assert "'OFFSETLAKE_" not in ast.unparse(node) or file in SETTINGS, ast.unparse(node)
 
 
 def test_nothing_imports_the_package_for_users() -> None:

@@ -28,7 +28,8 @@ from pipeline_defs.adapters.system.java import find_java
 from pipeline_defs.cli.commands import cli
 from pipeline_defs.component import KafkaTopic
 from pipeline_defs.core.errors import BadSetting, JarsUnavailable, JavaUnusable
-from pipeline_defs.settings import PROJECT, read_settings
+from pipeline_defs.project_folder import PROJECT
+from pipeline_defs.settings import read_settings
 from tests.support.dagster_up import hear_signals
 
 TOOLS = ("awk", "cat", "cksum", "grep", "make", "mkdir", "rm", "sh", "sleep", "tail", "touch", "tr")

@@ -25,7 +25,7 @@ from pipeline_defs.adapters.system.processes import free_ports
 from pipeline_defs.core.errors import LakeUnavailable, OutcomeUnknown, Refused
 from pipeline_defs.core.landing.verdicts import Outcome
 from pipeline_defs.core.log.delivery import Delivery
-from pipeline_defs.settings import PROJECT
+from pipeline_defs.project_folder import PROJECT
 from tests.support.interleaving import SmallWorld, beside
 from tests.support.lakes import open_lake
 

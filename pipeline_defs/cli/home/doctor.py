@@ -20,8 +20,9 @@ from ...core.log.expiry import Durability
 from ...core.log.topic_state import refuse_other_cluster
 from ...orchestration.home.dagster_home import open_instance
 from ...orchestration.topic_set import TopicFiles
+from ...project_folder import DEFAULT_HOME, DOCS, defs_folder, find_project, read_env_file
 from ...resources import Edges
-from ...settings import DEFAULT_HOME, DOCS, defs_folder, find_project, read_env_file, read_settings
+from ...settings import read_settings
 from ...topic_files import load_topics
 from ...topics import Topic
 from ..show import PATIENCE_SECONDS, json_option, open_edges, print_json, print_table

@@ -36,8 +36,8 @@ from ...orchestration.home.dagster_server import (
 from ...orchestration.home.project import find_other_config, make_home, write_env
 from ...orchestration.pulse.topic_discovery import DISCOVER_SECONDS
 from ...orchestration.topic_set import TopicFiles, read_stamps
+from ...project_folder import DEFAULT_HOME, defs_folder, find_project
 from ...resources import Edges
-from ...settings import DEFAULT_HOME, defs_folder, find_project
 from ...topic_files import load_topics
 from ...topics import Topic
 from ..show import open_edges, print_broken

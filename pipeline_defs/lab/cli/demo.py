@@ -25,8 +25,9 @@ from ...orchestration.home.dagster_server import DagsterServer
 from ...orchestration.runs.projection import ACTIVE
 from ...orchestration.runs.waiting import read_due
 from ...orchestration.upkeep.housekeeping import AUDIT
+from ...project_folder import find_project
 from ...resources import Edges
-from ...settings import SERVER, find_project
+from ...settings import SERVER
 from ...tables.latest import find_due
 from ...topics import LAND_PENDING, Topic
 from ..producing import DAYS, KAFKA_PARTITIONS, POISON, TOPIC, produce_all, read_flights, read_table

@@ -22,7 +22,8 @@ from ...core.log.cutting import Policy
 from ...core.log.delivery import Delivery
 from ...core.log.plan_step import Watermarks
 from ...orchestration.home.project import make_home
-from ...settings import Settings, find_project
+from ...project_folder import find_project
+from ...settings import Settings
 from ...topics import Topic
 from ..processes import wait_until
 from .children import Child, EndedBefore, started, stopped_at

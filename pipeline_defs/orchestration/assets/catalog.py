@@ -16,7 +16,7 @@ from ...core.decode.decoders import Decode
 from ...core.raw_columns import RAW_COLUMNS, RawType
 from ...core.tables.days import Days
 from ...core.tables.latest import Latest
-from ...settings import DOCS
+from ...project_folder import DOCS
 from ...topics import LAND_PENDING, TOPIC_TAG, Topic
 
 TAG_VALUE = re.compile(r"[A-Za-z0-9_.-]{0,63}")

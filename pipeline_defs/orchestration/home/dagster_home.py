@@ -11,7 +11,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from yaml import MarkedYAMLError, YAMLError
 
 from ...core.errors import BadSetting, HistoryUnavailable, first_line
-from ...settings import DEFAULT_HOME, find_project
+from ...project_folder import DEFAULT_HOME, find_project
 from .project import DAGSTER_YAML, make_home
 
 _ROOM_BYTES = 2**20  # less than SQLite needs to go on

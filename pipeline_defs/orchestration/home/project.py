@@ -14,7 +14,8 @@ from pathlib import Path
 import yaml
 
 from ...core.errors import BadSetting, OffsetlakeError, Refused
-from ...settings import ENV_FILE, PACKAGE, PROJECT, check_home, read_env_file, read_settings, shared_home
+from ...project_folder import ENV_FILE, PACKAGE, PROJECT, check_home, read_env_file, shared_home
+from ...settings import read_settings
 from ...topics import slug_of
 
 COMPONENT = "offsetlake.KafkaTopic"
