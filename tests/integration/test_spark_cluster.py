@@ -5,7 +5,7 @@ import json
 import os
 import signal
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
 
@@ -14,6 +14,7 @@ import pytest
 from pipeline_defs.adapters.spark import engine as edge
 from pipeline_defs.adapters.spark import remote_engine, spark_liveness
 from pipeline_defs.adapters.spark.remote_engine import RemoteEngine
+from pipeline_defs.adapters.spark.spark import SCAN_CONF
 from pipeline_defs.adapters.system.jars import resolve_jars
 from pipeline_defs.adapters.tables.duck import Duck
 from pipeline_defs.core.decode.decoders import Decode, Format, Side
@@ -38,12 +39,17 @@ from tests.support.world import World, sent_rows, shown_rows
 pytestmark = pytest.mark.scenario
 
 spark_version = version("pyspark")
+EVENTS = "events"
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
-    """A cluster, with the jars of Spark's Kafka source."""
-    with SparkCluster(tmp_path_factory.mktemp("cluster"), resolve_jars("spark", JARS)) as found:
+    """A cluster, with the jars of Spark's Kafka source; its server writes an event log, one file below `EVENTS`."""
+    folder = tmp_path_factory.mktemp("cluster")
+    (folder / EVENTS).mkdir()
+    log = {"enabled": "true", "dir": str(folder / EVENTS), "compress": "false", "rolling.enabled": "false"}
+    conf = {f"spark.eventLog.{name}": value for name, value in log.items()}
+    with SparkCluster(folder, resolve_jars("spark", JARS), conf) as found:
         yield found
 
 
@@ -150,6 +156,27 @@ def count(engine: RemoteEngine, harm: Callable[[], object] = lambda: None) -> in
     with engine.job({}, "count", "all is well") as session:
         harm()
         return session.range(3).count()
+
+
+def test_an_event_log_has_no_login_to_kafka(far: World, cluster: SparkCluster) -> None:
+    """[R-79] Nor has Spark's UI, which shows the same events; the control is a session without our settings."""
+    far.create_topic(1)
+    far.send([{"partition": 0, "value": b"one"}])
+
+    def events_of(password: str, conf: Mapping[str, str]) -> str:
+        login = f'org.apache.kafka.common.security.plain.PlainLoginModule required username="u" password="{password}";'
+        options = {
+            "kafka.bootstrap.servers": far.settings.bootstrap_servers,
+            "kafka.sasl.jaas.config": login,
+            "subscribe": far.name,
+        }
+        with RemoteEngine(cluster.url).job(conf, "count", "") as session:
+            assert session.read.format("kafka").options(**options).load().count() == 1
+        return "".join(path.read_text() for path in (cluster.folder / EVENTS).iterdir())
+
+    assert "K7-control" in events_of("K7-control", {})
+    events = events_of("K7-secret", SCAN_CONF)
+    assert "K7-secret" not in events and "(redacted)" in events
 
 
 def test_commands_name_the_spark_and_end_none_of_others(cluster: SparkCluster, settings: Settings, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from pipeline_defs.adapters.spark.spark import Spark
 from pipeline_defs.adapters.system.locks import own_name, share
 from pipeline_defs.core.advice import NOTHING
 from pipeline_defs.core.decode.decoders import Decode, Format, Side
-from pipeline_defs.core.errors import BrokerUnavailable, LakeUnavailable, TopicsFailed
+from pipeline_defs.core.errors import BrokerUnavailable, JobStuck, LakeUnavailable, TopicsFailed
 from pipeline_defs.core.landing.dispatch import APART, lane_of
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.steps import no_step
@@ -332,6 +332,32 @@ def test_arrivals_land_between_backlog_jobs(world: World, other: World, monkeypa
     first, quiet = passed.index(at_step), passed.index("quiet")
     last = len(passed) - 1 - passed[::-1].index(at_step)
     assert first < quiet < last and passed[first:quiet].count(at_step) <= 4, "after the batch in which it arrived"
+
+
+def test_a_topic_whose_decoding_fails_goes_behind_those_that_wait(
+    world: World, other: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[R-95] One that hangs may take a run's whole time: the next run begins with the topic that has waited longest since."""
+    world.topic, other.topic = (
+        dataclasses.replace(each.topic, decode=Decode(value=Side(Format.STRING))) for each in (world, other)
+    )
+    turns, decode = list[str](), pulse_run.decode
+
+    def stick(topic: str, *rest: Any) -> Any:
+        turns.append(topic)
+        if topic == world.name:
+            raise JobStuck("the decoder hangs")
+        return decode(topic, *rest)
+
+    monkeypatch.setattr(pulse_run, "decode", stick)
+    world.fill(100)
+    world.plan()
+    assert not run_pulse(world).success
+    other.fill(100)
+    other.plan()
+    world.later(11_000)
+    assert not run_pulse(world, other.topic).success
+    assert turns == [world.name, other.name, world.name]
 
 
 @pytest.mark.parametrize("order", ["oldest_first", "newest_first"])

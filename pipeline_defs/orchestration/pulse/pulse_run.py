@@ -273,7 +273,7 @@ class _PulseRun:
             note_speed(instance, duties, now_ms, is_slow=False)
 
     def _find_undecoded(self, topics: Sequence[Topic]) -> list[tuple[Topic, list[str]]]:
-        """Find what to decode now of each topic; the topic whose last decoding was longest ago comes first."""
+        """Find what to decode now of each topic; the topic comes first whose last decoding, failed or not, was longest ago."""
         found: list[tuple[int, Topic, list[str]]] = []
         known = read_known(self.context.instance, topics, self.edges.now_ms())
         for topic in topics:
@@ -284,7 +284,7 @@ class _PulseRun:
                 tries, retries = undecoded.tries, self.retries.get(topic.name, 1)
                 due = tries.choose_due(undecoded.due, self.edges.now_ms())
                 if batch := choose_alike(due, undecoded.due, tries.tried, RANGES_AT_ONCE, retries):
-                    last_ms = undecoded.decoded.sums.last_decoded_ms or 0
+                    last_ms = max(undecoded.decoded.sums.last_decoded_ms or 0, tries.of(ALL).last_ended_ms)
                     found.append((last_ms, topic, [offsets.key for offsets in batch]))
         return [(topic, keys) for _, topic, keys in sorted(found, key=lambda each: each[0])]
 
