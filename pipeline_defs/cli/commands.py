@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
+from pathlib import Path
 
 import click
 from dagster_shared.utils.warnings import BetaWarning, PreviewWarning, SupersessionWarning
@@ -165,8 +166,14 @@ def run() -> None:
             cli(standalone_mode=True)
     except OffsetlakeError as error:
         print_error(error)
-        logs = [log for log in dict.fromkeys(SPARK_LOGS) if log.is_file() and log.stat().st_mtime >= began]
-        logs = logs if "Spark" in str(error) else []
+        logs = [log for log in dict.fromkeys(SPARK_LOGS) if "Spark" in str(error) and _is_written_since(log, began)]
         for note in (*error.__notes__, *(f"what Spark says itself is in {log}" for log in logs)):
             ERRORS.print(note, style="dim", soft_wrap=True)
         sys.exit(2 if isinstance(error, Refused) else 1)
+
+
+def _is_written_since(log: Path, began: float) -> bool:
+    try:
+        return log.stat().st_mtime >= began
+    except OSError:  # it is not there, or another user's
+        return False

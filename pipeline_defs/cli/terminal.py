@@ -74,8 +74,9 @@ class Shown:
         self.text, self.total, self.done, self.started = text, None, 0, time.monotonic()
 
     def advance(self, by: int = 1) -> None:
-        """Add to what is done."""
+        """Add to what is done; where that is more than was foreseen, the total grows with it."""
         self.done += by
+        self.total = None if self.total is None else max(self.total, self.done)
 
     def each(self, done: Iterable[T]) -> Iterator[T]:
         """Yield each item, and count it as done when the next one is asked for."""

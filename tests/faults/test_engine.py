@@ -160,7 +160,8 @@ def test_a_state_that_is_torn_is_nobodys(folder: Path) -> None:
     state = {"port": 1, "token": "t", "process": process, "jvm": process, "since": 0, "fingerprint": "f", "spark": "4"}
     (folder / STATE).write_text(json.dumps(state))
     assert read_state(folder) is not None, "the control"
-    for text in ("[" * 100_000, "", "{", "[]", '{"port": 1}', '{"process": {"pid": 1, "started": "x"}}'):
+    ports = (json.dumps(state | {"port": port}) for port in ("x", None, 0, 1 << 16))
+    for text in ("[" * 100_000, "", "{", "[]", '{"port": 1}', '{"process": {"pid": 1, "started": "x"}}', *ports):
         (folder / STATE).write_text(text)
         assert read_state(folder) is None and read_server(folder) is None
 

@@ -37,7 +37,7 @@ from pipeline_defs.cli.commands import cli
 from pipeline_defs.cli.look import glance
 from pipeline_defs.cli.work import read
 from pipeline_defs.core.advice import command
-from pipeline_defs.core.errors import BadSetting, OffsetlakeError, Refused, UnknownTopic
+from pipeline_defs.core.errors import BadSetting, EngineUnavailable, OffsetlakeError, Refused, UnknownTopic
 from pipeline_defs.landing.auditing import Finding
 from pipeline_defs.orchestration.home.project import plan_project, write_project
 from pipeline_defs.orchestration.topic_set import TopicFiles
@@ -315,6 +315,21 @@ def test_an_error_with_what_was_typed_is_literal(monkeypatch: pytest.MonkeyPatch
         commands.run()
     said = capsys.readouterr().err
     assert "[/b]" in said and controls(said) == []
+
+
+def test_an_error_is_told_though_the_log_of_spark_is_another_users(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Each command of another user of the home ended with a traceback; a log that was just written is named: the control."""
+    theirs, ours = Mock(stat=Mock(side_effect=PermissionError)), tmp_path / "spark.log"
+    ours.touch()
+    monkeypatch.setattr(commands, "SPARK_LOGS", [theirs, ours])
+    monkeypatch.setattr(commands, "cli", Mock(side_effect=EngineUnavailable("Spark cannot be used")))
+    monkeypatch.setattr(commands.time, "time", lambda: 0.0)
+    with pytest.raises(SystemExit):
+        commands.run()
+    said = capsys.readouterr().err
+    assert "error engine_unavailable: Spark cannot be used" in said and said.count("what Spark says itself is in") == 1
 
 
 def test_help_lists_every_command_once_under_what_it_is_for_with_whole_lines() -> None:

@@ -19,6 +19,7 @@ import pytest
 from click.testing import CliRunner
 from dagster._core.definitions.run_request import InstigatorType
 from dagster._core.definitions.sensor_definition import SensorType
+from dagster._core.events import EngineEventData
 from dagster._core.execution.backfill import BulkActionStatus, PartitionBackfill
 from dagster._core.remote_origin import GrpcServerCodeLocationOrigin, RemoteInstigatorOrigin, RemoteRepositoryOrigin
 from dagster._core.scheduler.instigation import InstigatorState, InstigatorStatus, SensorInstigatorData, TickData, TickStatus
@@ -214,6 +215,18 @@ def test_a_run_whose_process_was_killed_is_told_in_our_words(instance: dg.Dagste
     assert failed.read(datetime.now(UTC)) == [f"run {run.run_id[:8]} of orders failed: {expected}"]
 
 
+def test_a_run_whose_definitions_cannot_be_loaded_says_so(instance: dg.DagsterInstance) -> None:
+    """Dagster marks it as it marks one whose process was killed, and has the error in an event of its engine."""
+    failed = FailedSince([ORDERS], instance, datetime.now(UTC))
+    run = instance.create_run_for_job(dg.job(name=ORDERS.landing.job)(lambda: None), status=dg.DagsterRunStatus.STARTED)
+    instance.report_engine_event("Run worker started.", run)
+    error = SerializableErrorInfo("pipeline_defs.core.errors.BadSetting: no topic is there\n", [], None)
+    instance.report_engine_event("Could not load job definition.", run, EngineEventData.engine_error(error))
+    instance.report_run_failed(run)
+    said = f"run {run.run_id[:8]} of orders failed: Could not load job definition. no topic is there"
+    assert failed.read(datetime.now(UTC)) == [said]
+
+
 def test_what_ticks_fail_at_is_told_once_by_reason(tmp_path: Path) -> None:
     """A cluster refuses us, say: no run fails, for none is asked for; `status` says so, too, of the topics that it is of."""
     repository = RemoteRepositoryOrigin(GrpcServerCodeLocationOrigin(host="127.0.0.1", port=1), "r")
@@ -290,7 +303,12 @@ def test_a_file_that_is_added_is_told_of_and_what_is_wrong_of_one_once(
     for _ in range(2):
         files.look()
     assert topics == [ORDERS, PAYMENTS]
-    assert capfd.readouterr().err.count("shop/defs.yaml cannot be used") == 1
+    said = capfd.readouterr()
+    assert said.err.count("shop/defs.yaml cannot be used") == 1 and "right again" not in said.out
+    monkeypatch.setattr(up, "load_topics", lambda: TopicFiles(Mock(), {"orders": ORDERS, "payments": PAYMENTS}))
+    (tmp_path / "payments" / "defs.yaml").unlink()
+    files.look()
+    assert f"{wrong.folder} is right again, or gone" in capfd.readouterr().out.replace("\n", "")
 
 
 def test_a_history_that_does_not_answer_ends_nothing_and_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,7 +77,7 @@ def decode_own(rows: DataFrame, column: str, name: str) -> Decoded:
 def _call(point: EntryPoint, raw: Column, session: SparkSession) -> object:
     """Return what a user's function returns; raise `BadSetting` if it fails, or returns nothing in time.
 
-    It is called by a thread that ends with the process: no other topic waits for it.
+    It is called by a thread that ends with the process: other topics wait `CALL_SECONDS` for it at most.
     """
     given: Future[object] = Future()
 

@@ -130,9 +130,9 @@ def read_state(folder: Path) -> Server | None:
         try:
             found = json.loads((folder / STATE).read_text())
             server = Server(**{**found, **{name: Process(**found[name]) for name in ("process", "jvm")}})
+            return server if 0 < server.port < 1 << 16 else None
         except (FileNotFoundError, ValueError, TypeError, KeyError, RecursionError):
             return None
-    return server
 
 
 @contextmanager

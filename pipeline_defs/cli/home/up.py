@@ -232,8 +232,10 @@ class _Files:
         if stamps != self.stamps:
             self.stamps = stamps
             try:
-                self.found = load_topics()
+                before, self.found = self.found, load_topics()
                 print_broken(self.found.broken)
+                for folder in sorted({each.folder for each in before.broken} - {each.folder for each in self.found.broken}):
+                    _say(f"{folder} is right again, or gone")
             except Exception as error:  # noqa: BLE001 (a person's own Python, which the sensor does not load either)
                 _say(f"{self.folder} cannot be loaded: {first_line(error)}", "red")
         known = {topic.name for topic in self.topics}

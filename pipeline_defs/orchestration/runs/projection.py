@@ -44,7 +44,13 @@ _MACHINES = {f"dagster/{name}" for name in ("sensor_name", "schedule_name", "aut
 _RETRIES = {"dagster/parent_run_id", "dagster/auto_retry_run_id"}  # asked for by whoever asked for the first
 FAILED = [DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED]
 _MATERIALIZED, _PLANNED = dg.DagsterEventType.ASSET_MATERIALIZATION, dg.DagsterEventType.ASSET_MATERIALIZATION_PLANNED
-_RUN_ENDED = {dg.DagsterEventType.RUN_FAILURE, dg.DagsterEventType.RUN_CANCELED}
+# events that may say why a run failed
+_TOLD = {
+    dg.DagsterEventType.STEP_FAILURE,
+    dg.DagsterEventType.ENGINE_EVENT,
+    dg.DagsterEventType.RUN_FAILURE,
+    dg.DagsterEventType.RUN_CANCELED,
+}
 
 
 # two processes that register the same key at once: the second one finds what the first one has written
@@ -247,10 +253,11 @@ def read_selected(instance: dg.DagsterInstance, duty: Duty, order: Order) -> set
 
 
 _ENDED = "its process was told to end; what it left undone is asked for again"
+_KILLED = "marked as failed from outside"
 _WORDS = {  # in place of Dagster's own, which say nothing of what comes next
     "DagsterExecutionInterruptedError": _ENDED,
     "Execution was interrupted unexpectedly": _ENDED,
-    "marked as failed from outside": "its process was killed; what it left undone is asked for again",
+    _KILLED: "its process was killed; what it left undone is asked for again",
     "seconds to start": "this machine is too busy to start it in time; it is tried again",
     "The sensor tick timed out": (
         "a tick took longer than Dagster allows: this machine is busy; the next one goes on; where it lasts, set "
@@ -261,13 +268,18 @@ _OUR_CLASS = re.compile(r"\Apipeline_defs\.[\w.]+: ")
 
 
 def read_reason(instance: dg.DagsterInstance, run_id: str) -> str:
-    """Read why a run failed, in the words of the error itself; those of the run where no step says why; ours for Dagster's."""
-    events = instance.all_logs(run_id, of_type={dg.DagsterEventType.STEP_FAILURE, *_RUN_ENDED})
+    """Read why a run failed: in the words of the step's error, of the engine's, or of the run's end; ours for Dagster's."""
+    events = instance.all_logs(run_id, of_type=_TOLD)
     texts = [(event.dagster_event, event.user_message) for event in events if event.dagster_event is not None]
     for event, _ in texts:
         if event.is_step_failure:
             return worded(failure_text(event))
-    return worded(next((event.message or text for event, text in texts), "its run says no reason"))
+    told = next((event.message or text for event, text in texts if not event.is_engine_event), "its run says no reason")
+    if _KILLED in told:  # so Dagster ends a run, too, whose definitions it cannot load
+        for event, _ in texts:
+            if event.is_engine_event and event.engine_event_data.error is not None:
+                return f"{event.message} {error_text(event.engine_event_data.error)}"
+    return worded(told)
 
 
 def worded(reason: str) -> str:
