@@ -36,9 +36,9 @@ def take(act: Callable[[], None], jvm_pid: int) -> Taken:
     pids = (os.getpid(), jvm_pid)
     for pid in pids:
         reset_peak(pid)
-    before = sum(map(tree_seconds, pids))
+    before = tree_seconds(*pids)
     seconds = timed(act)
-    return Taken(seconds, sum(map(tree_seconds, pids)) - before, *map(read_peak_bytes, pids))
+    return Taken(seconds, tree_seconds(*pids) - before, *map(read_peak_bytes, pids))
 
 
 def timed(act: Callable[[], object]) -> float:
@@ -64,9 +64,10 @@ def read_peak_bytes(pid: int) -> int:
     return 0
 
 
-def tree_seconds(root: int) -> float:
-    """Read the CPU seconds that a process and all below it have used, those that have ended included."""
-    return sum(each.own_seconds + each.ended_seconds for each in read_tree(root))
+def tree_seconds(*roots: int) -> float:
+    """Read the CPU seconds that processes and all below them have used, each once, those that have ended included."""
+    found = {each.pid: each for root in roots for each in read_tree(root)}
+    return sum(each.own_seconds + each.ended_seconds for each in found.values())
 
 
 def read_tree(root: int) -> list[ProcessUsage]:

@@ -91,7 +91,6 @@ def _has_run(dagster: int) -> bool:
 
 
 def _look(watched: Watched) -> UsageLook:
-    # an engine in the run's own process is below Dagster already
     server = read_server(watched.bench.edges.settings.engine_folder)
-    used = tree_seconds(watched.pid) + (tree_seconds(server.process.pid) if server else 0.0)
+    used = tree_seconds(watched.pid, *([server.process.pid] if server else []))  # an engine may be below Dagster
     return UsageLook(time.monotonic(), used, server.process if server else None)

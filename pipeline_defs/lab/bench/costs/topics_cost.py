@@ -112,8 +112,8 @@ def measure_count(bench: Bench, count: int, tell: Tell) -> dict[str, Any]:
             queued = RunsFilter(statuses=[DagsterRunStatus.QUEUED, DagsterRunStatus.NOT_STARTED])
             queued_max = max(queued_max, len(instance.get_run_ids(queued)))
             if used_before is None and passed >= WARM_UP_SECONDS:
-                used_before, used_from = tree_seconds(server.pid) + tree_seconds(bench.jvm_pid), time.time()
-        used = tree_seconds(server.pid) + tree_seconds(bench.jvm_pid) - (used_before or 0.0)  # not broker and producer
+                used_before, used_from = tree_seconds(server.pid, bench.jvm_pid), time.time()
+        used = tree_seconds(server.pid, bench.jvm_pid) - (used_before or 0.0)  # not broker and producer
         share = used / (time.time() - used_from) / (os.cpu_count() or 1)
         last = time.time()
         tell(f"{count} topics: until all is seen")
