@@ -219,12 +219,25 @@ def test_a_run_whose_definitions_cannot_be_loaded_says_so(instance: dg.DagsterIn
     """Dagster marks it as it marks one whose process was killed, and has the error in an event of its engine."""
     failed = FailedSince([ORDERS], instance, datetime.now(UTC))
     run = instance.create_run_for_job(dg.job(name=ORDERS.landing.job)(lambda: None), status=dg.DagsterRunStatus.STARTED)
-    instance.report_engine_event("Run worker started.", run)
+    other = EngineEventData.engine_error(SerializableErrorInfo("NotADirectoryError: logs\n", [], None))
+    instance.report_engine_event("Exception while setting up compute log capture", run, other)
     error = SerializableErrorInfo("pipeline_defs.core.errors.BadSetting: no topic is there\n", [], None)
     instance.report_engine_event("Could not load job definition.", run, EngineEventData.engine_error(error))
     instance.report_run_failed(run)
     said = f"run {run.run_id[:8]} of orders failed: Could not load job definition. no topic is there"
     assert failed.read(datetime.now(UTC)) == [said]
+    killed = instance.create_run_for_job(dg.job(name=ORDERS.landing.job)(lambda: None), status=dg.DagsterRunStatus.STARTED)
+    instance.report_engine_event("Exception while setting up compute log capture", killed, other)
+    instance.report_run_failed(killed)
+    (line,) = failed.read(datetime.now(UTC))
+    assert "its process was killed" in line, "the control"
+
+
+def test_a_database_that_is_locked_is_told_without_its_statement(instance: dg.DagsterInstance) -> None:
+    """Alerts had all of it, with its parameters."""
+    fail(instance, LAND_PENDING, error=OperationalError("INSERT INTO kvs VALUES (?)", {"value": "x"}, Exception("is locked")))
+    (run_id,) = instance.get_run_ids()
+    assert read_reason(instance, run_id).endswith("is locked")
 
 
 def test_what_ticks_fail_at_is_told_once_by_reason(tmp_path: Path) -> None:

@@ -253,17 +253,18 @@ def read_selected(instance: dg.DagsterInstance, duty: Duty, order: Order) -> set
 
 
 _ENDED = "its process was told to end; what it left undone is asked for again"
-_KILLED = "marked as failed from outside"
+_UNLOADED = ("Could not load job definition.", "Error while loading environment variables.")  # Dagster's words
 _WORDS = {  # in place of Dagster's own, which say nothing of what comes next
     "DagsterExecutionInterruptedError": _ENDED,
     "Execution was interrupted unexpectedly": _ENDED,
-    _KILLED: "its process was killed; what it left undone is asked for again",
+    "marked as failed from outside": "its process was killed; what it left undone is asked for again",
     "seconds to start": "this machine is too busy to start it in time; it is tried again",
     "The sensor tick timed out": (
         "a tick took longer than Dagster allows: this machine is busy; the next one goes on; where it lasts, set "
         "DAGSTER_SENSOR_GRPC_TIMEOUT_SECONDS"
     ),
 }
+_STATEMENT = "\n[SQL: "  # with its parameters, behind what the database said
 _OUR_CLASS = re.compile(r"\Apipeline_defs\.[\w.]+: ")
 
 
@@ -274,12 +275,10 @@ def read_reason(instance: dg.DagsterInstance, run_id: str) -> str:
     for event, _ in texts:
         if event.is_step_failure:
             return worded(failure_text(event))
-    told = next((event.message or text for event, text in texts if not event.is_engine_event), "its run says no reason")
-    if _KILLED in told:  # so Dagster ends a run, too, whose definitions it cannot load
-        for event, _ in texts:
-            if event.is_engine_event and event.engine_event_data.error is not None:
-                return f"{event.message} {error_text(event.engine_event_data.error)}"
-    return worded(told)
+    for event, _ in texts:  # Dagster ends such a run as it ends one whose process was killed
+        if event.is_engine_event and event.message in _UNLOADED:
+            return f"{event.message} {error_text(event.engine_event_data.error)}"
+    return worded(next((event.message or text for event, text in texts if not event.is_engine_event), "its run says no reason"))
 
 
 def worded(reason: str) -> str:
@@ -293,9 +292,9 @@ def failure_text(event: dg.DagsterEvent) -> str:
 
 
 def error_text(error: SerializableErrorInfo | None) -> str:
-    """Return the text of an error that Dagster has kept, or of its cause where it has one, without the name of our class."""
+    """Return the text of an error that Dagster has kept, or of its cause, without our class's name and a database's SQL."""
     cause = error.cause if error is not None and error.cause is not None else error
-    return _OUR_CLASS.sub("", cause.message).strip() if cause is not None else ""
+    return _OUR_CLASS.sub("", cause.message).partition(_STATEMENT)[0].strip() if cause is not None else ""
 
 
 def reasons_in(text: str) -> list[str]:
