@@ -125,7 +125,7 @@ class Engine:
         try:
             with self._watched(url, session, GREETING_SECONDS) as was_cut:
                 try:
-                    set_up(session, conf)
+                    self._set_up(session, conf)
                     if not self._sessions:
                         self._greet(session, url)
                 except failures(EngineUnfit) as error:
@@ -136,6 +136,9 @@ class Engine:
             end(session, is_told=False)
             raise
         return session
+
+    def _set_up(self, session: SparkSession, conf: Mapping[str, str]) -> None:
+        set_up(session, conf)
 
     @contextmanager
     def job(

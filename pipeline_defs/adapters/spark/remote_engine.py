@@ -29,6 +29,8 @@ VARIABLE = "OFFSETLAKE_SPARK_REMOTE"
 PACKAGE = Path(__file__).parents[2]
 REFUSED_SECONDS = 3.0  # a proxy whose server is being restarted refuses for a moment
 WORKER_CODE = ("__init__.py", "core/**/*.py", "adapters/**/*.py")
+REDACTION = "spark.sql.redaction.string.regex"
+LOGINS = r"""(?s:["\[ ]kafka\..*)"""  # of Kafka's clients, which are among their options; what stands behind these goes too
 UNION = "spark.sql.unionOutputPartitioning"
 # packages that functions which decode in Python import, each with its module
 WORKER_PACKAGES: Mapping[str, str] = {
@@ -102,6 +104,12 @@ class RemoteEngine(Engine):
                 f"the URL of the Spark at {self.place} is not taken by Spark's client, whose words may have a token "
                 f"and are not shown; nothing was read or written; correct {VARIABLE}"
             ) from None
+
+    def _set_up(self, session: SparkSession, conf: Mapping[str, str]) -> None:
+        """Configure a session; hide logins to Kafka on the server's UI and in its event log, beside what its operators hide."""
+        super()._set_up(session, conf)
+        theirs = session.conf.get(REDACTION, "")
+        session.conf.set(REDACTION, f"(?:{theirs})|{LOGINS}" if theirs else LOGINS)
 
     def _greet(self, session: SparkSession, url: str) -> None:
         """Check version, Kafka source and the setting that makes each range a file; collect all that is wrong."""

@@ -92,8 +92,6 @@ SCAN_CONF: Mapping[str, str] = {
     # Spark reads Kafka in batches through its old interface unless Kafka is struck from this list: each record becomes a
     # Row with a java.sql.Timestamp and back again, a tenth to a fifth of the whole job
     "spark.sql.sources.useV1SourceList": "avro,csv,json,orc,parquet,text",
-    # what Spark's UI and event log show of a statement ends where the options of a Kafka client begin: a login is among them
-    "spark.sql.redaction.string.regex": r'(?s)"kafka\..*',
     # from Spark 4.1 on, which has this on, a union of reads of one task each is one task: all ranges in one file
     "spark.sql.unionOutputPartitioning": "false",
 }

@@ -219,6 +219,7 @@ class _Files:
     topics: list[Topic]
     stamps: Mapping[Path, int] = field(init=False)
     looked: float = field(default_factory=time.monotonic, init=False)
+    is_loaded: bool = field(default=True, init=False)
 
     def __post_init__(self) -> None:
         self.stamps = read_stamps(self.folder)
@@ -236,8 +237,12 @@ class _Files:
                 print_broken(self.found.broken)
                 for folder in sorted({each.folder for each in before.broken} - {each.folder for each in self.found.broken}):
                     _say(f"{folder} is right again, or gone")
+                if not self.is_loaded:
+                    _say(f"{self.folder} can be loaded again")
+                self.is_loaded = True
             except Exception as error:  # noqa: BLE001 (a person's own Python, which the sensor does not load either)
                 _say(f"{self.folder} cannot be loaded: {first_line(error)}", "red")
+                self.is_loaded = False
         known = {topic.name for topic in self.topics}
         self.topics += [topic for topic in self.found.topics.values() if topic.name not in known]
         if self.found.patterns:

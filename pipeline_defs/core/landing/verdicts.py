@@ -10,7 +10,7 @@ from enum import StrEnum
 from ..log.holes import Missing
 from ..log.manifest import Manifest, StagedFile
 from ..log.plan_step import TopicIds, are_two
-from ..offsets import OffsetRange, Stretches, find_misplaced
+from ..offsets import OffsetRange, Stretches, find_misplaced, subtract_intervals
 
 
 class Outcome(StrEnum):
@@ -105,18 +105,15 @@ def verify_staged(
 
 def _unexplained(where: str, missing: Missing) -> list[str]:
     """Return a violation for each unexplained interval; of those that Kafka has no records for, the last says what to do."""
-    violations: list[str] = []
-    advised = None
-    for start, end in missing.unexplained:
-        text = f"range {where}: no row for [{start}, {end}) and the broker's log does not explain it"
-        if any(start < last and first < end for first, last in missing.left_out):
-            text += ": it has records there, which the read left out"
-        else:
-            advised = len(violations)
-        violations.append(text)
-    if advised is not None:
-        violations[advised] += (
+
+    def told(intervals: Iterable[tuple[int, int]]) -> list[str]:
+        return [f"range {where}: no row for [{a}, {b}) and the broker's log does not explain it" for a, b in intervals]
+
+    left_out = [f"{text}: it has records there, which the read left out" for text in told(missing.left_out)]
+    gone = told(subtract_intervals(missing.unexplained, missing.left_out))
+    if gone:
+        gone[-1] += (
             "; likely the topic was compacted under an earlier `cleanup.policy`: `offsetlake explain ranges_failed` says how "
             "to land it then, or to leave it out"
         )
-    return violations
+    return [*left_out, *gone]

@@ -275,16 +275,18 @@ class _PulseRun:
     def _find_undecoded(self, topics: Sequence[Topic]) -> list[tuple[Topic, list[str]]]:
         """Find what to decode now of each topic; the topic comes first whose last decoding, failed or not, was longest ago."""
         found: list[tuple[int, Topic, list[str]]] = []
-        known = read_known(self.context.instance, topics, self.edges.now_ms())
+        now_ms = self.edges.now_ms()
+        known = read_known(self.context.instance, topics, now_ms)
         for topic in topics:
             if not self._is_mine(topic, known.tries):
                 continue
             with self._isolated(topic, self._pass_over):
                 undecoded = read_undecoded(topic, self.edges.lake.recent(topic.name), self.edges, known)
                 tries, retries = undecoded.tries, self.retries.get(topic.name, 1)
-                due = tries.choose_due(undecoded.due, self.edges.now_ms())
+                due = tries.choose_due(undecoded.due, now_ms)
                 if batch := choose_alike(due, undecoded.due, tries.tried, RANGES_AT_ONCE, retries):
-                    last_ms = max(undecoded.decoded.sums.last_decoded_ms or 0, tries.of(ALL).last_ended_ms)
+                    turns = (undecoded.decoded.sums.last_decoded_ms or 0, tries.of(ALL).last_ended_ms)
+                    last_ms = max((ms for ms in turns if ms <= now_ms), default=0)  # a clock may have been ahead
                     found.append((last_ms, topic, [offsets.key for offsets in batch]))
         return [(topic, keys) for _, topic, keys in sorted(found, key=lambda each: each[0])]
 
