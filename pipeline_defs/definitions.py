@@ -40,7 +40,7 @@ def build_defs(
             found.tree.build_defs(),
             *matched,
             build_pulse(known, found),
-            build_watch(known),
+            build_watch(known, found.broken),
             build_housekeeping(known),
             build_broken(broken),
         )

@@ -14,6 +14,7 @@ import dagster as dg
 
 from ..adapters.telemetry.alerting import receiver_of, send_alert
 from ..core.advice import command, some_of
+from ..core.errors import OffsetlakeError
 from ..core.landing.progress import Seen, see_count, see_version
 from ..landing.auditing import Finding
 from ..orchestration.assets.checks import report_troubles
@@ -24,6 +25,7 @@ from ..orchestration.runs.moments import time_text
 from ..orchestration.runs.progress import read_situation
 from ..orchestration.runs.projection import read_reason
 from ..orchestration.runs.visiting import visit_topics
+from ..orchestration.topic_set import Broken
 from ..resources import Edges
 from ..topics import LAND_PENDING, NOTHING_LOST, TOPIC_TAG, Topic, raw_key
 from .news import read_failed_backfills
@@ -36,6 +38,7 @@ FAILURE_SECONDS = 15
 SHOWN = 20  # texts in one message; those beyond follow with the next look
 KEPT = 1_000  # texts, the newest, for a receiver that takes none
 UNREACHABLE = "unreachable"
+DEFS_YAML = "defs.yaml"  # one that cannot be used
 _SEEN = "seen"  # key in the cursor beside a topic's troubles
 _UNTOLD = "/untold"  # key beside the topics, none of which can have this name: what receivers did not take
 _GIVEN_UP = "/backfills"  # another such key: ids of failed backfills that were told
@@ -110,8 +113,12 @@ def _mend(topic: Topic, table: str) -> str:
     return f"see the runs of {LAND_PENDING}, have its sensor run, or `{by_hand}`"
 
 
-def build_watch(topics: Sequence[Topic]) -> dg.Definitions:
-    """Build the sensor that tells of topics that stall, or that may lose or have lost records; none without topics."""
+def build_watch(topics: Sequence[Topic], broken: Sequence[Broken] = ()) -> dg.Definitions:
+    """Build the sensor that tells of topics that stall, that may lose or have lost records, or whose defs.yaml is broken.
+
+    None without any.
+    """
+    unusable = _errors_by_name(topics, broken)
 
     @dg.sensor(
         name="watch",
@@ -128,34 +135,34 @@ def build_watch(topics: Sequence[Topic]) -> dg.Definitions:
     )
     def watch(context: dg.SensorEvaluationContext, edges: dg.ResourceParam[Edges]) -> dg.SensorResult:
         before = json.loads(context.cursor or "{}")  # by topic
-        told = {topic.name: _read_cursor(before.get(topic.name, {})) for topic in topics}
+        told = {name: _read_cursor(before.get(name, {})) for name in (*(topic.name for topic in topics), *unusable)}
         known = read_known(context.instance, topics, edges.now_ms())
+
         watched = visit_topics(
             topics,
             edges,
             lambda topic: find_troubles(topic, told[topic.name][1], edges, context.instance, known),
-            lambda topic, error: (
-                [Finding(UNREACHABLE, topic.name, (str(error),), concerns=(error.kind,))],
-                told[topic.name][1],
-            ),
+            lambda topic, error: (_only(UNREACHABLE, topic.name, error), told[topic.name][1]),
         )
+        found_of = {topic.name: each for topic, each in zip(topics, watched, strict=True)}
+        found_of |= {name: (_only(DEFS_YAML, name, error), told[name][1]) for name, error in unusable.items()}
         cursor, ended, news = dict[str, Any](), defaultdict[str, list[str]](list), list[Sequence[str]]()
         for name in before.keys() - told.keys() - {_UNTOLD, _GIVEN_UP}:  # of topics that are gone, which nobody looks at
             for each in _read_cursor(before[name])[0]:
                 ended[each].append(name)
-        for topic, (found, seen) in zip(topics, watched, strict=True):
-            troubles = told[topic.name][0]
+        for name, (found, seen) in found_of.items():
+            troubles = told[name][0]
             new = {each.check: _find_new(each, troubles.get(each.check, ())) for each in found}
             for check, violations in new.items():
                 for violation in violations:
-                    context.log.error("alert=%s topic=%s %s", check, topic.name, violation)
+                    context.log.error("alert=%s topic=%s %s", check, name, violation)
             news += filter(None, new.values())
             now = {each.check: list(each.concerns) for each in found}
-            if UNREACHABLE in now:
+            if now.keys() & {UNREACHABLE, DEFS_YAML}:
                 now = troubles | now  # of the other troubles nothing is known now
             for each in troubles.keys() - now.keys():
-                ended[each].append(topic.name)
-            cursor[topic.name] = {**now, _SEEN: {name: astuple(each) for name, each in seen.items()}}
+                ended[each].append(name)
+            cursor[name] = {**now, _SEEN: {name: astuple(each) for name, each in seen.items()}}
         over = [f"over: {check} of {some_of(sorted(names))}" for check, names in sorted(ended.items())]
         cursor[_GIVEN_UP], given_up = read_failed_backfills(context.instance, topics, before.get(_GIVEN_UP))
         for text in given_up:
@@ -163,10 +170,21 @@ def build_watch(topics: Sequence[Topic]) -> dg.Definitions:
         # a broker that is down is one text, however many topics it has
         texts = dict.fromkeys([*(text for each in news for text in each), *given_up, *over])
         cursor[_UNTOLD] = _tell_all([*texts], before.get(_UNTOLD, {}), edges, context)
-        said = f"{sum(len(found) for found, _ in watched)} troubles, {len(news)} of them new"
+        said = f"{sum(len(found) for found, _ in found_of.values())} troubles, {len(news)} of them new"
         return dg.SensorResult(skip_reason="; ".join([said, *over]), cursor=json.dumps(cursor))
 
-    return dg.Definitions(sensors=[watch] if topics else [])
+    return dg.Definitions(sensors=[watch] if topics or unusable else [])
+
+
+def _errors_by_name(topics: Sequence[Topic], broken: Sequence[Broken]) -> Mapping[str, OffsetlakeError]:
+    """Return what is wrong with each broken defs.yaml whose name is no topic's that another file has."""
+    names = {topic.name for topic in topics}
+    return {each.name: each.error for each in broken if each.name not in names}
+
+
+def _only(check: str, name: str, error: OffsetlakeError) -> list[Finding]:
+    """Return the one finding of a topic that cannot be looked at."""
+    return [Finding(check, name, (str(error),), concerns=(error.kind,))]
 
 
 def _find_new(found: Finding, known: Collection[str]) -> Sequence[str]:

@@ -19,6 +19,7 @@ from dagster._core.test_utils import create_run_for_test
 from pipeline_defs.adapters.lake.lake import Lake
 from pipeline_defs.cli.launching import choose_ranges
 from pipeline_defs.core.decode.decoders import Decode, Format, Side
+from pipeline_defs.core.errors import BadSetting
 from pipeline_defs.core.landing.selection import retired
 from pipeline_defs.core.log.cutting import Policy
 from pipeline_defs.core.tables.days import Days, EventTime
@@ -34,6 +35,7 @@ from pipeline_defs.orchestration.runs.ledger import accept_loss, acceptance_text
 from pipeline_defs.orchestration.runs.projection import RANGE_END, RANGE_START
 from pipeline_defs.orchestration.runs.siblings import BACKFILL_TAG, TRIED_BY_TAG, end_siblings, read_landed_by, read_siblings
 from pipeline_defs.orchestration.runs.tries import trying
+from pipeline_defs.orchestration.topic_set import Broken
 from pipeline_defs.orchestration.upkeep import pruning
 from pipeline_defs.orchestration.upkeep.housekeeping import RETIRE, SWEEP
 from pipeline_defs.project_folder import PROJECT
@@ -272,6 +274,22 @@ def test_a_loss_is_alerted_once_while_the_planning_sensor_stands_still(world: Wo
     assert [each["message"] for each in told[2:]] == [
         f"over: {each} of {world.name}" for each in ("nothing_lost", "time_to_loss")
     ]
+
+
+def test_a_broken_file_is_alerted_once_and_ends_no_other_trouble(world: World, told: list[dict[str, Any]]) -> None:
+    """[R-90] Its topic is not looked at, so nobody knows that a loss is over; the control: once it is mended."""
+    watch = Watch(world)
+    world.fill(100)
+    world.tick()
+    world.delete_records(0, 40)
+    watch.look()
+    broken = [Broken(world.name, world.lake_folder, BadSetting("defs.yaml names no such delivery"))]
+    for new in (1, 0):
+        ticked = evaluate(world, build_watch([], broken), watch.cursor)
+        assert ticked.skip_message == f"1 troubles, {new} of them new"
+        watch.cursor = ticked.cursor or ""
+    assert [each["message"] for each in told[1:]] == ["defs.yaml names no such delivery"]
+    assert watch.look() == f"2 troubles, 0 of them new; over: defs.yaml of {world.name}"
 
 
 def test_a_receiver_that_takes_nothing_is_told_later_and_no_other_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,9 +16,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from email.message import Message
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
+from urllib.error import HTTPError
 
 import dagster as dg
 import duckdb
@@ -30,8 +33,8 @@ from dagster._core.remote_origin import GrpcServerCodeLocationOrigin, RemoteInst
 from dagster._core.scheduler.instigation import InstigatorState, InstigatorStatus, SensorInstigatorData
 
 from pipeline_defs.adapters.lake.lake import Lake
-from pipeline_defs.adapters.system.locks import Holder
-from pipeline_defs.adapters.system.processes import Process, free_ports, read_process, spawn_process
+from pipeline_defs.adapters.system.locks import Holder, own_name, share
+from pipeline_defs.adapters.system.processes import Process, free_ports, read_process, spawn_process, stop_process
 from pipeline_defs.adapters.testbed.broker import read_broker
 from pipeline_defs.core.errors import Refused
 from pipeline_defs.lab.bench.measurement import count_rows
@@ -313,7 +316,7 @@ def test_of_two_that_start_at_one_moment_one_is_refused(home: Path) -> None:
 def test_a_code_server_that_does_not_come_back_ends_all_of_dagster(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Dagster gives one up that is killed as it starts, however often it is asked: `up` begins anew. It is said once."""
     server, asked, is_gone = server_of(home), list[str](), True
-    monkeypatch.setattr(server, "_ask", asked.append)
+    monkeypatch.setattr(server, "_ask", lambda query, _: asked.append(query))
     monkeypatch.setattr(dagster_server, "is_code_server_gone", lambda _: is_gone)
     dagster = spawn_process(["/bin/sleep", "600"], log=home.parent / "log")
     monkeypatch.setattr(server, "_process", dagster)
@@ -325,6 +328,32 @@ def test_a_code_server_that_does_not_come_back_ends_all_of_dagster(home: Path, m
     assert not server.is_running()
     is_gone = False
     assert not server.revive_code_server()
+
+
+def test_a_newest_code_server_that_was_killed_is_missed_though_an_older_one_has_a_run(home: Path) -> None:
+    """After a reload the older one holds the lock too, until its last run has ended."""
+    path, child = home / CODE_SERVER, spawn_process(["/bin/sleep", "600"], log=home.parent / "log")
+    older = share(path, own_name())
+    newest = share(path, Holder(child.pid, socket.gethostname()).text)
+    assert not is_code_server_gone(home), "the control"
+    stop_process(child, 0)
+    os.close(newest)
+    assert is_code_server_gone(home)
+    os.close(older)
+    assert is_code_server_gone(home)
+
+
+def test_a_webserver_that_answers_no_more_ends_all_of_dagster(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is stopped, say: `up` begins anew. One that answers with an error is the control."""
+    server, fault = server_of(home), Mock(side_effect=HTTPError("", 500, "", Message(), None))
+    monkeypatch.setattr(server, "_ask", fault)
+    for name in ("DEAF_ASKED_SECONDS", "HUNG_AFTER_SECONDS"):
+        monkeypatch.setattr(dagster_server, name, -1.0)
+    monkeypatch.setattr(server, "_process", spawn_process(["/bin/sleep", "600"], log=home.parent / "log"))
+    assert not server.end_deaf() and server.is_running() and fault.called
+    fault.side_effect = TimeoutError
+    assert "has not answered for minutes" in server.end_deaf()
+    assert not server.is_running()
 
 
 def test_a_long_log_is_begun_anew_and_what_is_written_meanwhile_is_kept(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -320,6 +320,10 @@ def test_a_file_that_is_added_is_told_of_and_what_is_wrong_of_one_once(
     assert said.err.count("shop/defs.yaml cannot be used") == 1 and "right again" not in said.out
     monkeypatch.setattr(up, "load_topics", lambda: TopicFiles(Mock(), {"orders": ORDERS, "payments": PAYMENTS}))
     (tmp_path / "payments" / "defs.yaml").unlink()
+    with monkeypatch.context() as silent:
+        silent.setattr(up, "load_topics", Mock(side_effect=OperationalError("SELECT", {}, Exception("disk I/O error"))))
+        with pytest.raises(OperationalError):
+            files.look()  # `up` tells of it, and looks again
     files.look()
     assert f"{wrong.folder} is right again, or gone" in capfd.readouterr().out.replace("\n", "")
 

@@ -231,7 +231,6 @@ class _Files:
         self.looked = time.monotonic()
         stamps = read_stamps(self.folder)
         if stamps != self.stamps:
-            self.stamps = stamps
             try:
                 before, self.found = self.found, load_topics()
                 print_broken(self.found.broken)
@@ -240,9 +239,12 @@ class _Files:
                 if not self.is_loaded:
                     _say(f"{self.folder} can be loaded again")
                 self.is_loaded = True
+            except SQLAlchemyError:  # the history, which is asked again
+                raise
             except Exception as error:  # noqa: BLE001 (a person's own Python, which the sensor does not load either)
                 _say(f"{self.folder} cannot be loaded: {first_line(error)}", "red")
                 self.is_loaded = False
+            self.stamps = stamps
         known = {topic.name for topic in self.topics}
         self.topics += [topic for topic in self.found.topics.values() if topic.name not in known]
         if self.found.patterns:
@@ -260,7 +262,7 @@ def _revive(server: DagsterServer, edges: Edges) -> None:
             again = f"; it is tried again, {MOST_REVIVALS} times in {REVIVAL_SECONDS / 60:.0f} minutes"
             _alarm(f"{error}{again}", edges)
     server.trim_log()
-    if said := server.revive_code_server():
+    for said in filter(None, (server.revive_code_server(), server.end_deaf())):
         _say(said)
 
 

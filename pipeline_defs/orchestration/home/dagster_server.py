@@ -14,6 +14,7 @@ import time
 import urllib.error
 import urllib.request
 from contextlib import ExitStack, chdir, suppress
+from http.client import HTTPException
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -27,7 +28,7 @@ from ...adapters.system.locks import START_LOCK, Holder, try_start_lock
 from ...adapters.system.processes import Process, read_process, spawn_process, wait_for
 from ...core.errors import BadSetting, Refused, Unavailable
 from ...project_folder import ENV_FILE, PROJECT, STARTED_BY_US, read_env_file
-from .daemons import Listener, find_daemons
+from .daemons import HUNG_AFTER_SECONDS, Listener, find_daemons
 from .dagster_home import open_instance
 from .run_locks import find_code_server, is_code_server_gone
 
@@ -50,6 +51,7 @@ _RELOAD = "mutation { reloadWorkspace { __typename } }"
 MOST_REVIVALS, REVIVAL_SECONDS = 3, 600.0  # what ends more often is hardly mended by another start
 LOOKS_WITHOUT, ASKED_EVERY = 5, 30  # of `up`, one a second
 MOST_SECONDS_WITHOUT = 30.0  # a code server
+DEAF_ASKED_SECONDS = 60.0  # between questions to the webserver
 
 
 class DagsterUnavailable(Unavailable):
@@ -102,6 +104,7 @@ class DagsterServer:
         self._is_alone = False
         self._storage: object = None
         self._looks_without, self._gone_at = 0, 0.0
+        self._asked_at = self._heard_at = 0.0  # the webserver
         self._listener, self._code_listener = Listener(), Listener()
         self._revived: list[float] = []
 
@@ -191,8 +194,28 @@ class DagsterServer:
             _stop_group(self._process)
             return "Dagster's code server does not come back, so all of Dagster is ended"
         if self._looks_without % ASKED_EVERY == LOOKS_WITHOUT + 1:
-            with suppress(OSError):  # the webserver does not listen just now
-                self._ask(_RELOAD)
+            with suppress(OSError, HTTPException):  # the webserver does not answer just now
+                self._ask(_RELOAD, ANSWER_SECONDS)
+        return ""
+
+    def end_deaf(self) -> str:
+        """End all of Dagster, for `revive`, where its webserver has not answered for minutes; return what to say of it.
+
+        It is asked once a minute; an error is an answer, of a full disk say.
+        """
+        now = time.monotonic()
+        if now - self._asked_at < DEAF_ASKED_SECONDS or self._process is None:
+            return ""
+        self._asked_at = now
+        try:
+            self._ask(_INSTANCE, ANSWER_SECONDS)
+            self._heard_at = now
+        except (urllib.error.HTTPError, ValueError, LookupError):
+            self._heard_at = now
+        except (OSError, HTTPException):
+            if now - self._heard_at > HUNG_AFTER_SECONDS:
+                _stop_group(self._process)
+                return "Dagster's webserver has not answered for minutes, so all of Dagster is ended"
         return ""
 
     def find_others(self) -> list[Holder]:
@@ -280,6 +303,7 @@ class DagsterServer:
         while time.monotonic() < deadline and self.is_running():
             with suppress(OSError):  # nobody listens yet
                 if self._answers_for_home():
+                    self._heard_at = self._asked_at = time.monotonic()
                     return
                 raise PortTaken(
                     f"another program took {self.url} a moment before Dagster, which would go on without its UI; nothing was "

@@ -12,6 +12,7 @@ from pathlib import Path
 from dagster._serdes import deserialize_value
 
 from ...adapters.system.locks import Holder, find_holder, own_name, read_owner, remove_unheld, share, share_for_life
+from ...adapters.system.processes import read_process
 
 FOLDER, LAUNCHED = "run_locks", ".launched"
 CODE_SERVER = "code_server"
@@ -69,18 +70,25 @@ def _hold_launched_run() -> None:
 
 
 def is_code_server_gone(home: str | Path) -> bool:
-    """Return whether a code server has run in this home, and none does: nothing ticks, and no run starts.
+    """Return whether a code server has run in this home, and the newest one does not: nothing ticks, and no run starts.
 
-    Dagster does not restart one that was killed; it logs LOCATION_ERROR each minute.
+    Dagster does not restart one that was killed; it logs LOCATION_ERROR each minute. An older one that a reload has replaced
+    may still hold the lock, as long as a run is at work in it.
     """
     try:
-        return read_owner(Path(home) / CODE_SERVER) is not None
+        if read_owner(Path(home) / CODE_SERVER) is not None:
+            return True
     except FileNotFoundError:
         return False
+    newest = find_code_server(home)
+    if newest is None or not newest.is_here:
+        return False
+    process = read_process(newest.pid)
+    return process is None or not process.is_running()
 
 
 def find_code_server(home: str | Path) -> Holder | None:
-    """Find the process of a home's code server; none where none runs."""
+    """Find the process of a home's newest code server; none where none runs."""
     return find_holder(Path(home) / CODE_SERVER)
 
 
