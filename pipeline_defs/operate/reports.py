@@ -5,6 +5,7 @@ from typing import Any
 
 from ..adapters.tables.delta_log import raw_table_log
 from ..adapters.tables.duck import Duck
+from ..adapters.tables.latest_table import LatestTable
 from ..adapters.tables.sql_text import file_pattern
 from ..adapters.tables.topic_rows import within
 from ..core.advice import command
@@ -12,6 +13,7 @@ from ..core.errors import BrokenTable, BrokerUnavailable, DamagedFile, OtherClus
 from ..core.log.coverage import State
 from ..core.log.topic_state import refuse_other_cluster
 from ..core.offsets import OffsetRange
+from ..core.tables.decoded_table import EVENT_TIME
 from ..core.tables.raw_table import RangeFiles, is_compacted
 from ..landing.auditing import Finding
 from ..landing.landed_files import rows_path
@@ -23,7 +25,7 @@ _RECORD = "SELECT {columns} FROM read_parquet($1) WHERE {wanted}"
 
 
 def trace_row(topic: Topic, partition: int, offset: int, edges: Edges, generation: int | None = None) -> dict[str, Any]:
-    """Follow one record: row -> file -> range -> run -> attempt -> code version -> plan step."""
+    """Follow one record: row -> file -> range -> run -> attempt -> code version -> plan step; what is derived from it too."""
     coverage = edges.lake.around(topic.name, partition, offset, generation)
     wanted = coverage.log.state.generation if generation is None else generation
     states = coverage.states()
@@ -45,7 +47,7 @@ def trace_row(topic: Topic, partition: int, offset: int, edges: Edges, generatio
     provenance, record = manifest.provenance, OffsetRange(wanted, partition, offset, offset + 1)
     answer |= {
         "file": edges.lake.store.url(rows_path(manifest, edges.lake)) if manifest.file else None,
-        "sha256": manifest.digest,
+        **({} if manifest.is_dropped else {"sha256": manifest.digest}),  # then the file is the table's, with other rows too
         "run": provenance.run_id,
         "attempt": provenance.attempt,
         "code_version": provenance.code_version,
@@ -73,10 +75,24 @@ def trace_row(topic: Topic, partition: int, offset: int, edges: Edges, generatio
         if decoding.dead:
             path = decoded.path_of(offsets, is_dead=True)
             answer["decoded"]["dead_letter"] = _read_row(topic.name, path, record, edges, "side, error_class, error")
+        if decoding.decoded and topic.decode and topic.decode.event_time:
+            path, day = decoded.path_of(offsets), f"CAST({EVENT_TIME}::DATE AS VARCHAR) AS day"
+            answer["decoded"] |= _read_row(topic.name, path, record, edges, day) or {}
+    if topic.latest is not None:
+        answer["is_latest"] = _is_latest(topic.name, record, edges)
     hole = next((hole for hole in manifest.holes if hole.start <= offset < hole.end), None)
     answer["hole"] = hole.cause.value if hole else None
     answer["row"] = None if hole else _read_row(topic.name, rows_path(manifest, edges.lake), record, edges)
     return answer
+
+
+def _is_latest(topic: str, record: OffsetRange, edges: Edges) -> bool | None:
+    """Return whether the latest table has a record, a tombstone too; none where the table cannot be read."""
+    snapshot = LatestTable(edges.lake, topic).read()
+    if snapshot is None or snapshot.damage or not snapshot.files:
+        return None
+    patterns = [file_pattern(edges.lake, path) for path in snapshot.files]
+    return bool(Duck(edges.lake, []).query(_RECORD.format(columns="1", wanted=within([record])), [patterns])[1])
 
 
 def _read_row(topic: str, path: str, record: OffsetRange, edges: Edges, columns: str = "*") -> dict[str, Any] | None:

@@ -114,6 +114,7 @@ def test_small_files_become_few_large_ones(world: World) -> None:
     assert [name for (name,) in rows] == [*names, None, None]
     found = trace_row(world.topic, 0, 60, world.edges)
     assert (found["range"], Path(found["compacted_file"]).name, found["row"]["offset"]) == ("0-50-100", names[0], 60)
+    assert "sha256" in found, "of its own file, which is not dropped"
     assert world.compact(every=False) == [], "what is compacted is compacted"
     assert [v.group.offsets.key for v in world.compact()] == ["0-400-500"]
     files = compacted_files(world)
@@ -198,7 +199,8 @@ def test_dropping_killed_at_any_step_is_finished_by_the_next(placed: World, step
     assert world.edges.lake.store.list("data") == {} and shown_rows(world) == sent_rows(world)
     keys = [offsets.key for offsets in world.coverage.log.ranges]
     assert {verdict.outcome for verdict in world.land(keys, redo=True)} == {Outcome.UNCHANGED}
-    assert trace_row(world.topic, 0, 60, world.edges)["row"]["offset"] == 60
+    found = trace_row(world.topic, 0, 60, world.edges)
+    assert found["row"]["offset"] == 60 and "sha256" not in found, "the table's file, which has another one"
     world.topic = dataclasses.replace(world.topic, decode=Decode(Side(Format.STRING), Side(Format.NONE)))
     assert sum(verdict.decoding.rows for verdict in world.decode() if verdict.decoding) == 4 * PER_RANGE
     assert_all_is_well(world)

@@ -282,6 +282,8 @@ def test_a_compacted_table_is_sorted_by_event_time_and_tells_of_no_day(world: Wo
     world.send([{"partition": 1, "key": b"k", "value": b"{cut off"}, timed(None, 99)])
     world.plan_and_land()
     decode_in_runs(world)
+    days = [trace_row(world.topic, 0, offset, world.edges)["decoded"]["day"] for offset in (1, 30)]
+    assert days == ["2013-01-03", None]
     before, expected = told(world), {day: sorted(numbers(world, day)) for day in told(world)}
     edges = Edges(world.settings)
     assert len(edges.decodings.read_ranges(world.name).table.files) == 8

@@ -46,6 +46,7 @@ from pipeline_defs.core.steps import StepWatcher, no_step
 from pipeline_defs.core.tables.latest import Latest
 from pipeline_defs.landing.attempt import Attempt
 from pipeline_defs.landing.auditing import Finding
+from pipeline_defs.operate.reports import trace_row
 from pipeline_defs.orchestration.assets.latest_asset import RECOMPUTED, check_share
 from pipeline_defs.orchestration.home.dead_runs import end_dead_runs
 from pipeline_defs.orchestration.pulse.ticking import DerivedTick, run_latest_tick
@@ -580,6 +581,8 @@ def test_from_kafka_to_the_latest_record_through_dagster(world: World) -> None:
     assert not run_latest_tick(world.topic, config, world.instance, world.edges, world.known).is_due
     _, rows = Duck(world.edges.lake, [world.name]).query(f'SELECT count(*) FROM latest."{world.name}"')
     assert rows == [(facts["keys"],)]
+    places = {(1, 74): True, (1, 75): True, (0, 0): False}  # the newest of a key, its tombstone, and one of many before
+    assert {place: trace_row(world.topic, *place, world.edges)["is_latest"] for place in places} == places
 
     tools = world.edges.latest_tools()
     findings = [check_share(world.name, config, share, tools) for share in range(SHARES)]

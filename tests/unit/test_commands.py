@@ -5,6 +5,7 @@ cannot be written, warnings that are not the user's.
 """
 
 import errno
+import importlib
 import io
 import json
 import os
@@ -307,6 +308,18 @@ def test_bytes_that_are_no_text_are_shown_as_bytes(monkeypatch: pytest.MonkeyPat
     show.print_table("dead letters", ["value"], [[b"\xff\x00{"], [b"{}"]])
     assert r"b'\xff\x00{'" in screen.text() and "/wB7" not in screen.text()
     assert "{}" in screen.text() and "b'{}'" not in screen.text()
+
+
+def test_a_compaction_counts_what_was_compacted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two at once one is overtaken; a dry run, which has no outcome yet, counts all: the control."""
+    compact = importlib.import_module("pipeline_defs.cli.work.compact")
+    screen, row = Screen(monkeypatch), {"table": "raw", "key": "k", "rows": 1, "bytes_before": 1, "bytes_after": 1}
+    rows = [row | {"outcome": outcome, "files": files} for outcome, files in (("compacted", 3), ("overtaken", 6))]
+    monkeypatch.setattr(compact, "OUT", show.OUT)
+    compact._show("orders", rows, [], None, Mock(), dry_run=False)
+    compact._show("orders", rows, [], None, Mock(), dry_run=True)
+    said = [line.strip() for line in screen.text().splitlines()]
+    assert "compacted 3 files of orders to 1" in said and "would compact 9 files of orders to 2" in said
 
 
 def test_an_error_with_what_was_typed_is_literal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

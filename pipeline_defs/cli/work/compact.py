@@ -12,7 +12,7 @@ import click
 
 from ...core.advice import counted
 from ...core.errors import RangeFilesKept
-from ...core.tables.compaction import CompactionVerdict, Group
+from ...core.tables.compaction import CompactionOutcome, CompactionVerdict, Group
 from ...core.tables.decoded_table import DecodedGroup
 from ...orchestration.runs.moments import time_text
 from ...orchestration.upkeep.compacting import check_compaction, check_has_table, compact_tables, plan_compaction
@@ -133,9 +133,10 @@ def _show(
     *,
     dry_run: bool,
 ) -> None:
-    sizes, files = ("bytes_before", "bytes_after"), sum(row["files"] for row in rows)
+    sizes = ("bytes_before", "bytes_after")
+    done = [row["files"] for row in rows if dry_run or row["outcome"] == CompactionOutcome.COMPACTED]
     print_table(
-        f"{'would compact' if dry_run else 'compacted'} {counted(files, 'file')} of {topic} to {len(rows)}",
+        f"{'would compact' if dry_run else 'compacted'} {counted(sum(done), 'file')} of {topic} to {len(done)}",
         ["table", "ranges", "outcome", "files", "rows", "before", "after"],
         [
             [*(row[name] for name in ("table", "key", "outcome", "files", "rows")), *(size_text(row[s]) for s in sizes)]
