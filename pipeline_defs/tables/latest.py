@@ -70,8 +70,16 @@ class DueUpdate:
     @property
     def has_work(self) -> bool:
         """Whether there is anything to do, even if only to record that a version changes no row."""
-        if self.why_anew:
-            return True
+        return bool(self.why_anew) or self._has_news
+
+    @property
+    def is_comparable(self) -> bool:
+        """Whether the table should have the rows of the decoded one, though another writer may have changed it."""
+        has_own_rows = not self.why_anew or (self.snapshot is not None and bool(self.snapshot.changed_by))
+        return has_own_rows and not self._has_news
+
+    @property
+    def _has_news(self) -> bool:
         table = self.decoded.table
         return (
             table.metadata is not None
@@ -126,6 +134,8 @@ def _why_anew(config: Latest, snapshot: LatestSnapshot | None, decoded: DecodedR
         return "there is none"
     if snapshot.damage:
         return snapshot.damage
+    if snapshot.changed_by:
+        return f"another writer has changed it: {snapshot.changed_by}"
     if snapshot.applied(decoded.table.metadata.id) is None:
         return "it is of another decoded table"
     return "" if snapshot.order == config.order else "defs.yaml names another order"

@@ -51,7 +51,7 @@ from pipeline_defs.orchestration.assets.latest_asset import RECOMPUTED, check_sh
 from pipeline_defs.orchestration.home.dead_runs import end_dead_runs
 from pipeline_defs.orchestration.pulse.ticking import DerivedTick, run_latest_tick
 from pipeline_defs.resources import Edges
-from pipeline_defs.tables.latest import LatestTools, Updated, find_due, update
+from pipeline_defs.tables.latest import DueUpdate, LatestTools, Updated, find_due, update
 from tests.support.decoded import DecodedTopic, Rows, table_files
 from tests.support.killing import PLACES, everywhere, stopped_at
 from tests.support.readers import LoopingReader
@@ -584,6 +584,10 @@ def test_from_kafka_to_the_latest_record_through_dagster(world: World) -> None:
     places = {(1, 74): True, (1, 75): True, (0, 0): False}  # the newest of a key, its tombstone, and one of many before
     assert {place: trace_row(world.topic, *place, world.edges)["is_latest"] for place in places} == places
 
+    def look() -> DueUpdate:
+        return find_due(world.name, config, world.edges.decodings)
+
+    assert not look().has_work, "the control"
     tools = world.edges.latest_tools()
     findings = [check_share(world.name, config, share, tools) for share in range(SHARES)]
     assert [finding.violations for finding in findings] == [()] * SHARES
@@ -595,6 +599,9 @@ def test_from_kafka_to_the_latest_record_through_dagster(world: World) -> None:
     DeltaTable(world.edges.lake.store.url(f"tables/latest/{world.name}")).delete("key = 'k1'")
     found = [check_share(world.name, config, share, tools) for share in range(SHARES)]
     assert [("are not as a recomputation has them" in each.violations[0]) for each in found if not each.passed] == [True]
+    assert look().has_work and look().why_anew == "another writer has changed it: DELETE"
+    assert launch(world).succeeded
+    assert topic.shown() == topic.recomputed() and not look().has_work
 
 
 def upserted(world: World) -> DecodedTopic:

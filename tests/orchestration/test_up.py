@@ -347,7 +347,7 @@ def test_a_webserver_that_answers_no_more_ends_all_of_dagster(home: Path, monkey
     """It is stopped, say: `up` begins anew. One that answers with an error is the control."""
     server, fault = server_of(home), Mock(side_effect=HTTPError("", 500, "", Message(), None))
     monkeypatch.setattr(server, "_ask", fault)
-    for name in ("DEAF_ASKED_SECONDS", "HUNG_AFTER_SECONDS"):
+    for name in ("DEAF_ASKED_SECONDS", "DEAF_SECONDS"):
         monkeypatch.setattr(dagster_server, name, -1.0)
     monkeypatch.setattr(server, "_process", spawn_process(["/bin/sleep", "600"], log=home.parent / "log"))
     assert not server.end_deaf() and server.is_running() and fault.called

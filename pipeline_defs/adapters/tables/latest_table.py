@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import takewhile
@@ -62,6 +62,7 @@ class LatestSnapshot:
     """The table as it stands: its schema, its files (below the lake's root) with their bytes, and what it is made of.
 
     `damage` says what a power cut or a person has broken; then nothing else is known, except the table if its log is readable.
+    `changed_by` names the operation of another writer whose version it is: what its rows are made of is not known then.
     """
 
     version: int = -1
@@ -70,6 +71,7 @@ class LatestSnapshot:
     damage: str = ""
     table: Any = field(default=None, repr=False)
     listed: Collection[str] = field(default=(), repr=False)
+    changed_by: str = ""
 
     def applied(self, table_id: str) -> int | None:
         """Return the version of a decoded table that went in, none if that was another table."""
@@ -130,9 +132,10 @@ class LatestTable:
             if listed.get(path) != size:
                 found = f"has {listed[path]} bytes, expected {size}" if path in listed else "is missing"
                 return LatestSnapshot(table.version(), schema, {}, f"its file {path} {found}", table, listed)
-        if torn := self._find_torn(table.version(), listed):
-            return LatestSnapshot(damage=torn)
-        return LatestSnapshot(table.version(), schema, files, table=table, listed=listed)
+        entry = self._read_last(table.version(), listed)
+        if isinstance(entry, str):
+            return LatestSnapshot(damage=entry)
+        return LatestSnapshot(table.version(), schema, files, table=table, listed=listed, changed_by=_changed_by(entry))
 
     def _open(self) -> tuple[DeltaTable, dict[str, int]] | str:
         """Return the table and its files with their sizes, or why its log cannot be read."""
@@ -303,8 +306,8 @@ class LatestTable:
             path=self.folder,
         )
 
-    def _find_torn(self, version: int, listed: Mapping[str, int]) -> str:
-        """Return what is wrong with the last entry of the log; delta-rs takes an empty one, or one cut at a line, for whole.
+    def _read_last(self, version: int, listed: Mapping[str, int]) -> list[dict[str, Any]] | str:
+        """Return the actions of the log's last entry, or what is wrong with it: delta-rs takes one cut at a line for whole.
 
         If it is gone and its checkpoint is there, delta-rs reads the version and never writes another one.
         """
@@ -319,7 +322,14 @@ class LatestTable:
                 raise ValueError("it is cut off")
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             return f"the last entry of its log, {entries[-1]}, is torn: {error}"
-        return ""
+        return actions
+
+
+def _changed_by(actions: Iterable[Mapping[str, Any]]) -> str:
+    """Return the operation by which another writer has added or removed files; empty where that was us, or nobody."""
+    told = {name: action for each in actions for name, action in each.items()}
+    is_ours = _MARK in told["commitInfo"] or not told.keys() & {"add", "remove"}
+    return "" if is_ours else str(told["commitInfo"].get("operation", "a commit"))
 
 
 def _unreadable(url: str, error: Exception, path: str) -> LakeUnavailable:

@@ -136,11 +136,11 @@ def check_share(topic: str, config: Latest, share: int, tools: LatestTools, *, m
     Where the table is behind the decoded one, nothing can be compared: the finding says so, and passes only if it `may_wait`.
     """
     due, what = find_due(topic, config, tools.decodings), f"share {share} of {SHARES} of the keys of latest/{topic}"
-    if may_wait and due.has_work and (due.snapshot is None or not due.snapshot.damage):
+    if may_wait and not due.is_comparable and (due.snapshot is None or not due.snapshot.damage):
         return Finding(RECOMPUTED, f"nothing, as {due.waiting} decoded ranges wait for the next update", ())
     if due.snapshot is None:
         return Finding(RECOMPUTED, f"{what}, which is not there yet", (), {"keys": 0, "ranges": 0})
-    if due.has_work:
+    if not due.is_comparable:
         waits = due.why_anew or f"{due.waiting} ranges were decoded since"
         return Finding(RECOMPUTED, what, (f"latest/{topic} is behind its decoded table: {waits}; update it, then check",))
     attempt, lake = f"check-{uuid.uuid4().hex}", tools.lake

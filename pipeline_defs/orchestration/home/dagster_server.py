@@ -28,7 +28,7 @@ from ...adapters.system.locks import START_LOCK, Holder, try_start_lock
 from ...adapters.system.processes import Process, read_process, spawn_process, wait_for
 from ...core.errors import BadSetting, Refused, Unavailable
 from ...project_folder import ENV_FILE, PROJECT, STARTED_BY_US, read_env_file
-from .daemons import HUNG_AFTER_SECONDS, Listener, find_daemons
+from .daemons import Listener, find_daemons
 from .dagster_home import open_instance
 from .run_locks import find_code_server, is_code_server_gone
 
@@ -51,7 +51,7 @@ _RELOAD = "mutation { reloadWorkspace { __typename } }"
 MOST_REVIVALS, REVIVAL_SECONDS = 3, 600.0  # what ends more often is hardly mended by another start
 LOOKS_WITHOUT, ASKED_EVERY = 5, 30  # of `up`, one a second
 MOST_SECONDS_WITHOUT = 30.0  # a code server
-DEAF_ASKED_SECONDS = 60.0  # between questions to the webserver
+DEAF_ASKED_SECONDS, DEAF_SECONDS = 60.0, 300.0  # asked so often, and patient: runs land without it
 
 
 class DagsterUnavailable(Unavailable):
@@ -213,7 +213,7 @@ class DagsterServer:
         except (urllib.error.HTTPError, ValueError, LookupError):
             self._heard_at = now
         except (OSError, HTTPException):
-            if now - self._heard_at > HUNG_AFTER_SECONDS:
+            if now - self._heard_at > DEAF_SECONDS:
                 _stop_group(self._process)
                 return "Dagster's webserver has not answered for minutes, so all of Dagster is ended"
         return ""
