@@ -127,10 +127,10 @@ def build_watch(topics: Sequence[Topic], broken: Sequence[Broken] = ()) -> dg.De
         description=(
             f"Alerts on all topics every minute, also while `{LAND_PENDING}` is stopped: ranges that fail "
             "again and again, records that wait while nothing lands, transactions that hang, records that the broker soon "
-            "deletes or has deleted before they were landed, a broker or lake that does not answer, decoded and latest records "
-            "that stand still, records that could not be decoded. Each trouble once: in this sensor's log, as a failed check "
-            "where there is one, and to OFFSETLAKE_ALERT_URLS where that is set, as is the end of it. A receiver that does not "
-            "take a message is told it again each minute."
+            "deletes or has deleted before they were landed, a broker or lake that does not answer, a defs.yaml that cannot be "
+            "used, decoded and latest records that stand still, records that could not be decoded. Each trouble once: in this "
+            "sensor's log, as a failed check where there is one, and to OFFSETLAKE_ALERT_URLS where that is set, as is the end "
+            "of it. A receiver that does not take a message is told it again each minute."
         ),
     )
     def watch(context: dg.SensorEvaluationContext, edges: dg.ResourceParam[Edges]) -> dg.SensorResult:
@@ -162,7 +162,7 @@ def build_watch(topics: Sequence[Topic], broken: Sequence[Broken] = ()) -> dg.De
                 now = troubles | now  # of the other troubles nothing is known now
             for each in troubles.keys() - now.keys():
                 ended[each].append(name)
-            cursor[name] = {**now, _SEEN: {name: astuple(each) for name, each in seen.items()}}
+            cursor[name] = {**now, _SEEN: {what: astuple(each) for what, each in seen.items()}}
         over = [f"over: {check} of {some_of(sorted(names))}" for check, names in sorted(ended.items())]
         cursor[_GIVEN_UP], given_up = read_failed_backfills(context.instance, topics, before.get(_GIVEN_UP))
         for text in given_up:
