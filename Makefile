@@ -1,13 +1,15 @@
 # Two commands matter: `make demo` and `make test`. Both set everything up first; that is quick once it is done.
 # The variables below may be given on the command line, e.g. `make setup PYTHON=python3.12`.
 
-# Python 3.11 or newer that makes .venv; without one given, the first on the PATH that is new enough
-PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 python3.14; do \
+NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
+
+# Python 3.11 or newer that makes .venv; without one given, the first on the PATH that is new enough, looked for once
+ifeq ($(origin PYTHON),undefined)
+PYTHON := $(shell for python in python3 python3.13 python3.12 python3.11 python3.14; do \
             "$$python" -c '$(NEW_ENOUGH)' 2>/dev/null && { echo "$$python"; break; }; done)
+endif
 # where jars, logs and the demo's state are kept
 OFFSETLAKE_HOME ?= .offsetlake
-
-NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
 LOGS := $(OFFSETLAKE_HOME)/setup
 # how far pip is, while it is: its log's last line, in one line that fits
 TELL_SECONDS ?= 5

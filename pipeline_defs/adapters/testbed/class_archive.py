@@ -9,6 +9,8 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
 from ..system.java import class_archive, find_java, use_java
@@ -35,13 +37,17 @@ def make_archive(jars: Path, what: str) -> bool:
 
 def _describe(jars: Path, what: str) -> str:
     """Return what an archive depends on: the JVM, and each jar's place and time, which a new .venv changes."""
-    import pyspark
-
     java = find_java().resolve()
+    pyspark = find_spec("pyspark")  # which is not imported for it
+    assert pyspark is not None
+    used = Path(str(pyspark.origin)).parent / "jars" if what == "spark" else (jars / what).resolve()
+    return f"{java}\n{_read_version(java)}{used} {used.stat().st_mtime_ns}\n"
+
+
+@cache
+def _read_version(java: Path) -> str:
     plain = {name: value for name, value in os.environ.items() if name != "JDK_JAVA_OPTIONS"}
-    version = subprocess.run([java, "-version"], env=plain, capture_output=True, text=True, errors="replace", check=True).stderr
-    used = Path(pyspark.__file__).parent / "jars" if what == "spark" else (jars / what).resolve()
-    return f"{java}\n{version}{used} {used.stat().st_mtime_ns}\n"
+    return subprocess.run([java, "-version"], env=plain, capture_output=True, text=True, errors="replace", check=True).stderr
 
 
 def _run_spark(jars: Path, archive: Path) -> None:  # noqa: ARG001 (its jars are pyspark's own)
