@@ -203,7 +203,7 @@ def _watch(text: str, total: int, due: Callable[[], int]) -> None:
                     f"{text}: {now} of {total} are left and nothing moved for {PATIENCE_SECONDS} s; look at the runs in "
                     "Dagster, and at its log in the demo folder of OFFSETLAKE_HOME"
                 )
-            time.sleep(0.2)
+            time.sleep(0.5)
 
 
 def _print_dead_letters(edges: Edges, topic: Topic) -> None:
