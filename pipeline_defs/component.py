@@ -13,6 +13,7 @@ from typing import Annotated, Literal, Self, cast
 import dagster as dg
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from .adapters.system.project_folder import find_project
 from .adapters.system.yaml_text import shown
 from .core.landing.selection import MAX_KEYS
 from .core.log.cutting import Policy
@@ -23,7 +24,6 @@ from .orchestration.assets.catalog import TAG_VALUE
 from .orchestration.assets.derived_config import DaysConfig, DecodeConfig, LatestConfig
 from .orchestration.assets.yaml_model import LITERAL, WRITTEN, YamlModel, number, word
 from .orchestration.topic_set import TopicPattern, check_pattern
-from .project_folder import find_project
 from .settings import read_settings
 from .topics import GROUP, TOPIC, Topic
 

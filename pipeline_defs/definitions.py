@@ -8,13 +8,13 @@ from pathlib import Path
 
 import dagster as dg
 
+from .adapters.system.project_folder import PROJECT, check_home, find_project, is_validating
 from .core.errors import BadSetting
 from .operate.alerts import build_failure_sensor, build_watch
 from .orchestration.home.run_locks import hold_own_lock
 from .orchestration.pulse.pulse import build_pulse
 from .orchestration.topic_defs import build_topic_defs
 from .orchestration.upkeep.housekeeping import build_housekeeping
-from .project_folder import PROJECT, check_home, find_project, is_validating
 from .resources import Edges
 from .settings import read_settings
 from .topic_files import load_topics

@@ -15,6 +15,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from .adapters.system.extras import require
+from .adapters.system.project_folder import DISTRIBUTION, PACKAGE, find_project, path_of, with_env_file
 from .adapters.telemetry.alerting import check_alert_urls
 from .core.errors import BadSetting
 from .core.setting_values import (
@@ -29,7 +30,6 @@ from .core.setting_values import (
     check_web_address,
     shown_value,
 )
-from .project_folder import DISTRIBUTION, PACKAGE, find_project, path_of, with_env_file
 
 S3_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")  # where obstore looks for an S3-compatible store
 TRUE = ("1", "true", "on", "yes", "y")  # as obstore reads it

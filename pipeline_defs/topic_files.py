@@ -29,6 +29,7 @@ from dagster_shared.check import CheckError
 from dagster_shared.error import DagsterError, DagsterUnresolvableSymbolError
 from pydantic import ValidationError
 
+from .adapters.system.project_folder import find_project, is_validating
 from .adapters.system.text_files import UnreadableText, read_text_file
 from .adapters.system.yaml_text import Document, NotYaml, check_yaml, shown, sketch
 from .component import KafkaTopic
@@ -38,7 +39,6 @@ from .core.offsets import is_topic
 from .orchestration.assets.yaml_model import problems_of
 from .orchestration.home.project import COMPONENT
 from .orchestration.topic_set import Broken, PatternFile, TopicFiles, file_of
-from .project_folder import find_project, is_validating
 from .resources import Edges
 from .settings import read_settings
 from .topics import Topic

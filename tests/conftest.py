@@ -16,12 +16,12 @@ from pipeline_defs.adapters.spark.engine import Engine
 from pipeline_defs.adapters.spark.spark import SCAN_CONF
 from pipeline_defs.adapters.spark.spark_server import stop_server
 from pipeline_defs.adapters.system.jars import resolve_jars
+from pipeline_defs.adapters.system.project_folder import PROJECT
 from pipeline_defs.adapters.testbed.broker import Broker, start_broker, stop_broker
 from pipeline_defs.cli import terminal
 from pipeline_defs.lab.bench.costs.loopback import CountingProxy, s3_environment, s3_server, s3a_conf
 from pipeline_defs.lab.bench.costs.spark_cluster import SparkCluster
 from pipeline_defs.lab.drills.report import BROKER_PROPERTIES
-from pipeline_defs.project_folder import PROJECT
 from pipeline_defs.settings import Settings
 from tests.support.dagster_up import hear_signals
 from tests.support.killing import QUICK_JVM

@@ -16,8 +16,8 @@ import click
 from dagster_shared.utils.warnings import BetaWarning, PreviewWarning, SupersessionWarning
 
 from ..adapters.system.processes import raise_open_files
+from ..adapters.system.project_folder import load_env_file
 from ..core.errors import FileUnusable, HistoryUnavailable, OffsetlakeError, Refused, as_ours
-from ..project_folder import load_env_file
 from .show import SPARK_LOGS, print_error
 from .terminal import ERRORS
 

@@ -15,11 +15,11 @@ from rich.table import Table
 from rich.text import Text
 
 from ..adapters.spark.spark_server import LOG
+from ..adapters.system.project_folder import check_home, defs_folder, find_project
 from ..core.advice import meant, some_of
 from ..core.errors import OffsetlakeError, Refused, UnknownTopic
 from ..core.offsets import check_topic
 from ..orchestration.topic_set import Broken, TopicFiles
-from ..project_folder import check_home, defs_folder, find_project
 from ..resources import Edges
 from ..settings import read_settings
 from ..topic_files import load_topics

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from ..adapters.lake import parquet
 from ..adapters.lake.lake import Lake
+from ..adapters.system.project_folder import load_env_file
 from ..adapters.tables.decodings import Decodings
 from ..adapters.tables.topic_rows import Part, TableRows, find_day, find_decoded, find_latest, find_rows
 from ..core.advice import command, meant
@@ -24,7 +25,6 @@ from ..core.log.coverage import Coverage
 from ..core.offsets import OffsetRange, check_topic, parse_key
 from ..core.setting_values import check_lake
 from ..core.tables.days import parse_day
-from ..project_folder import load_env_file
 from ..resources import Edges
 from ..settings import read_settings
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Locator, Page, sync_playwright
 
-from pipeline_defs.project_folder import PROJECT
+from pipeline_defs.adapters.system.project_folder import PROJECT
 from tests.support.browser import FLAGS, find_browser, open_page
 
 PICTURES = PROJECT / "docs" / "pictures"

@@ -14,9 +14,9 @@ import yaml
 from dagster._core.instance.config import storage_config_schema
 from dotenv import dotenv_values
 
+from pipeline_defs.adapters.system.project_folder import PROJECT
 from pipeline_defs.core.errors import BadSetting
 from pipeline_defs.core.setting_values import VARIABLES
-from pipeline_defs.project_folder import PROJECT
 from pipeline_defs.settings import check_names
 from tests.support.markdown import read_blocks
 

@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 import pipeline_defs
+from pipeline_defs.adapters.system.project_folder import DOCS, PROJECT
 from pipeline_defs.cli.commands import SECTIONS, cli
 from pipeline_defs.cli.home.doctor import find_text
 from pipeline_defs.component import KafkaTopic
@@ -20,7 +21,6 @@ from pipeline_defs.core.raw_columns import RAW_COLUMNS
 from pipeline_defs.core.setting_values import VARIABLES
 from pipeline_defs.operate.metrics import HELP
 from pipeline_defs.orchestration.assets.derived_config import BudgetConfig, DaysConfig, DecodeConfig, LatestConfig, SideConfig
-from pipeline_defs.project_folder import DOCS, PROJECT
 from tests.support.markdown import documents, is_shown, read_table, without_blocks
 from tests.support.reference import PAGE, made, texts
 

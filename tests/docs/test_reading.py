@@ -9,13 +9,13 @@ import pytest
 
 from pipeline_defs.adapters.lake.lake import Lake
 from pipeline_defs.adapters.system.jars import read_pins, resolve_jars
+from pipeline_defs.adapters.system.project_folder import PROJECT
 from pipeline_defs.adapters.tables.duck import Duck
 from pipeline_defs.core.decode.decoders import Decode, Format, Side
 from pipeline_defs.core.tables.decoding import Budget
 from pipeline_defs.core.tables.latest import Latest
 from pipeline_defs.lab.bench.costs.loopback import s3_environment, s3a_conf
 from pipeline_defs.lab.processes import variables_of
-from pipeline_defs.project_folder import PROJECT
 from tests.conftest import JARS
 from tests.support.markdown import Block, Shell, open_shell, read_blocks
 from tests.support.readers import spark_defaults

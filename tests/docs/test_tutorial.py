@@ -14,8 +14,8 @@ import dagster as dg
 import pytest
 
 from pipeline_defs.adapters.kafka.operations import Operations
+from pipeline_defs.adapters.system.project_folder import PROJECT
 from pipeline_defs.adapters.testbed.broker import stop_broker
-from pipeline_defs.project_folder import PROJECT
 from pipeline_defs.settings import Settings
 from tests.conftest import JARS
 from tests.support.dagster_up import Terminal, run_ids, terminal

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from dagster import DagsterRunStatus
 
+from pipeline_defs.adapters.system.project_folder import PROJECT
 from pipeline_defs.core.landing.verdicts import Outcome
 from pipeline_defs.core.log.delivery import Delivery
 from pipeline_defs.core.log.losses import ABANDONED
@@ -22,7 +23,6 @@ from pipeline_defs.landing.auditing import check_tiling
 from pipeline_defs.orchestration.home.dead_runs import end_dead_runs
 from pipeline_defs.orchestration.pulse.ticking import run_derive_tick
 from pipeline_defs.orchestration.runs.ledger import accept_loss, read_ledger
-from pipeline_defs.project_folder import PROJECT
 from pipeline_defs.topics import NOTHING_LOST
 from tests.support.decoded import shown_places
 from tests.support.killing import everywhere, stopped_at

@@ -16,13 +16,13 @@ from typing import Any, cast
 
 import pytest
 
+from pipeline_defs.adapters.system.project_folder import PROJECT
 from pipeline_defs.core.log.delivery import Delivery
 from pipeline_defs.lab.drills import systems
 from pipeline_defs.lab.drills.arena import Arena, Row
 from pipeline_defs.lab.drills.recovery import recover_from_failed_write, recover_from_kill
 from pipeline_defs.lab.drills.report import DRILLS
 from pipeline_defs.lab.drills.systems import KILLS, LOOP, OURS, TUTORIAL, DoesNotEnd, System, run_to_end
-from pipeline_defs.project_folder import PROJECT
 from pipeline_defs.settings import Settings
 from tests.conftest import JARS
 from tests.support.markdown import read_table

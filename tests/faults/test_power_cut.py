@@ -21,8 +21,8 @@ import pytest
 from dagster import DagsterRun, DagsterRunStatus, RunsFilter
 
 from pipeline_defs.adapters.spark.spark_server import read_server
+from pipeline_defs.adapters.system.project_folder import PROJECT
 from pipeline_defs.core.log.cutting import Policy
-from pipeline_defs.project_folder import PROJECT
 from pipeline_defs.settings import Settings
 from pipeline_defs.tables.deleting import sweep_orphans
 from pipeline_defs.topics import LAND_PENDING

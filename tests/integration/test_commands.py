@@ -20,12 +20,12 @@ from click.testing import CliRunner, Result
 
 from pipeline_defs.adapters.kafka.kafka import Kafka
 from pipeline_defs.adapters.lake.lake import Lake
+from pipeline_defs.adapters.system.project_folder import PROJECT
 from pipeline_defs.cli.commands import cli
 from pipeline_defs.cli.home.doctor import _rows_of
 from pipeline_defs.core.errors import BadKey, OffsetlakeError
 from pipeline_defs.core.log.holes import SpanKind
 from pipeline_defs.lab.processes import plain_environment, variables_of
-from pipeline_defs.project_folder import PROJECT
 from pipeline_defs.settings import Settings
 from tests.support.commands import Run, commands_of
 from tests.support.killing import run_module

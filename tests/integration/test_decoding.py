@@ -17,6 +17,7 @@ from deltalake import DeltaTable
 
 from pipeline_defs.adapters.formats.spark_decoding import SparkDecoder, raw_ddl
 from pipeline_defs.adapters.spark.engine import Engine
+from pipeline_defs.adapters.system.project_folder import PROJECT
 from pipeline_defs.adapters.tables.decodings import count_days
 from pipeline_defs.adapters.tables.duck import Duck
 from pipeline_defs.cli.launching import InProcessRuns
@@ -39,7 +40,6 @@ from pipeline_defs.orchestration.pulse.rebuilding import rebuild_topic
 from pipeline_defs.orchestration.pulse.ticking import run_derive_tick
 from pipeline_defs.orchestration.runs.tries import trying
 from pipeline_defs.orchestration.upkeep.compacting import compact_tables
-from pipeline_defs.project_folder import PROJECT
 from pipeline_defs.resources import Edges
 from pipeline_defs.settings import Settings
 from tests.support.decoded import decoding_session

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from pipeline_defs.adapters.kafka.kafka import Kafka
+from pipeline_defs.adapters.system.project_folder import PROJECT, find_project
 from pipeline_defs.core.errors import BadSetting, Refused
 from pipeline_defs.lab.processes import plain_environment
 from pipeline_defs.orchestration.home.project import package_name, plan_project, write_project
-from pipeline_defs.project_folder import PROJECT, find_project
 from pipeline_defs.settings import Settings, read_settings
 from pipeline_defs.topic_files import load_topics
 from tests.support.killing import run_module

@@ -36,6 +36,7 @@ from dagster._daemon.monitoring.run_monitoring import monitor_started_run
 
 from pipeline_defs.adapters.system.locks import own_name, share, share_for_life
 from pipeline_defs.adapters.system.processes import is_stopped, read_process
+from pipeline_defs.adapters.system.project_folder import PROJECT, STARTED_BY_US
 from pipeline_defs.core.errors import Refused
 from pipeline_defs.core.landing.dispatch import BACKOFF_LAST_SECONDS, choose_due
 from pipeline_defs.core.log.cutting import Policy
@@ -49,7 +50,6 @@ from pipeline_defs.orchestration.home.launcher import HANDOVER_SECONDS
 from pipeline_defs.orchestration.home.run_locks import CODE_SERVER, hold_run, launch_path, list_locked, lock_path
 from pipeline_defs.orchestration.runs.projection import is_redo_of_person, read_reason
 from pipeline_defs.orchestration.runs.tries import ALL, MOST_STOPS, UPDATE, read_tries, trying, trying_all
-from pipeline_defs.project_folder import PROJECT, STARTED_BY_US
 from pipeline_defs.topics import Topic
 from tests.support.pulse import queue_run
 from tests.support.world import World

@@ -17,6 +17,7 @@ from dagster._core.execution.backfill import BulkActionStatus, PartitionBackfill
 from dagster._core.test_utils import create_run_for_test
 
 from pipeline_defs.adapters.lake.lake import Lake
+from pipeline_defs.adapters.system.project_folder import PROJECT
 from pipeline_defs.cli.launching import choose_ranges
 from pipeline_defs.core.decode.decoders import Decode, Format, Side
 from pipeline_defs.core.errors import BadSetting
@@ -38,7 +39,6 @@ from pipeline_defs.orchestration.runs.tries import trying
 from pipeline_defs.orchestration.topic_set import Broken
 from pipeline_defs.orchestration.upkeep import pruning
 from pipeline_defs.orchestration.upkeep.housekeeping import RETIRE, SWEEP
-from pipeline_defs.project_folder import PROJECT
 from pipeline_defs.tables.deleting import SWEEP_AFTER_SECONDS, sweep_orphans
 from pipeline_defs.topics import REDO_TAG, TOPIC_TAG, Topic
 from tests.support.commands import commands_of

@@ -22,6 +22,7 @@ from dagster._daemon.run_coordinator.queued_run_coordinator_daemon import Queued
 from pipeline_defs.adapters.kafka.kafka import Kafka
 from pipeline_defs.adapters.spark.spark import Spark
 from pipeline_defs.adapters.system.locks import own_name, share
+from pipeline_defs.adapters.system.project_folder import PROJECT
 from pipeline_defs.core.advice import NOTHING
 from pipeline_defs.core.decode.decoders import Decode, Format, Side
 from pipeline_defs.core.errors import BrokerUnavailable, JobStuck, LakeUnavailable, TopicsFailed
@@ -39,7 +40,6 @@ from pipeline_defs.orchestration.runs.moments import time_text
 from pipeline_defs.orchestration.runs.progress import check_progress, read_situation
 from pipeline_defs.orchestration.runs.siblings import BACKFILL_TAG
 from pipeline_defs.orchestration.runs.tries import read_tries, trying
-from pipeline_defs.project_folder import PROJECT
 from pipeline_defs.resources import Edges
 from pipeline_defs.topics import DID, DID_TAG, LAND_PENDING, LANE_TAG, PROGRESS
 from tests.integration.test_decoding import configure, event

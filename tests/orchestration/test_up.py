@@ -35,6 +35,7 @@ from dagster._core.scheduler.instigation import InstigatorState, InstigatorStatu
 from pipeline_defs.adapters.lake.lake import Lake
 from pipeline_defs.adapters.system.locks import Holder, own_name, share
 from pipeline_defs.adapters.system.processes import Process, free_ports, read_process, spawn_process, stop_process
+from pipeline_defs.adapters.system.project_folder import PROJECT
 from pipeline_defs.adapters.testbed.broker import read_broker
 from pipeline_defs.core.errors import Refused
 from pipeline_defs.lab.bench.measurement import count_rows
@@ -47,7 +48,6 @@ from pipeline_defs.orchestration.home.dagster_home import open_instance
 from pipeline_defs.orchestration.home.dagster_server import DagsterServer, PortTaken, is_led_by
 from pipeline_defs.orchestration.home.project import plan_project, write_env, write_project
 from pipeline_defs.orchestration.home.run_locks import CODE_SERVER, CODE_SERVER_COMMAND, is_code_server_gone
-from pipeline_defs.project_folder import PROJECT
 from pipeline_defs.resources import Edges
 from pipeline_defs.settings import read_settings
 from tests.conftest import JARS

@@ -22,13 +22,13 @@ import stamina
 import yaml
 
 from pipeline_defs.adapters.system.processes import free_ports
+from pipeline_defs.adapters.system.project_folder import PROJECT
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.lab.bench.costs.history import write_landed
 from pipeline_defs.lab.processes import plain_environment, variables_of
 from pipeline_defs.orchestration.home.dagster_home import open_instance
 from pipeline_defs.orchestration.pulse.ticking import landed_event
 from pipeline_defs.orchestration.runs.projection import register_keys
-from pipeline_defs.project_folder import PROJECT
 from pipeline_defs.settings import Settings
 from tests.support.world import World
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
 
+from pipeline_defs.adapters.system.project_folder import PROJECT
 from pipeline_defs.lab.processes import plain_environment
-from pipeline_defs.project_folder import PROJECT
 from tests.support.world import PATIENCE_SECONDS
 
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

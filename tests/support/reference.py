@@ -9,10 +9,10 @@ import click
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from pipeline_defs.adapters.system.project_folder import PROJECT
 from pipeline_defs.cli.commands import cli, first_sentence
 from pipeline_defs.component import KafkaTopic
 from pipeline_defs.orchestration.assets.derived_config import DaysConfig, DecodeConfig, LatestConfig, SideConfig
-from pipeline_defs.project_folder import PROJECT
 
 PAGE = PROJECT / "docs" / "reference.md"
 HEAD = """# Reference

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from pipeline_defs.adapters.system.project_folder import PROJECT
 from pipeline_defs.component import KafkaTopic
 from pipeline_defs.core.decode.decoders import Decode
 from pipeline_defs.core.errors import BadSetting
@@ -29,7 +30,6 @@ from pipeline_defs.orchestration.home.project import defs_yaml, folder_name
 from pipeline_defs.orchestration.map.page import write_page
 from pipeline_defs.orchestration.topic_defs import build_topic_defs
 from pipeline_defs.orchestration.upkeep.housekeeping import COMPACT, RETIRE
-from pipeline_defs.project_folder import PROJECT
 from pipeline_defs.resources import Edges
 from pipeline_defs.settings import read_settings
 from pipeline_defs.topics import Topic, op_name, slug_of

@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 
 from pipeline_defs.adapters.kafka.access import OPEN, Access, read_access
 from pipeline_defs.adapters.spark.spark import KAFKA_OPTIONS, kafka_options
+from pipeline_defs.adapters.system.project_folder import PROJECT
 from pipeline_defs.core.errors import BadSetting
 from pipeline_defs.core.landing.scans import group_scans
 from pipeline_defs.core.login.client_properties import KNOWN, OURS, ClientProperties, check_addresses, parse_client_properties
 from pipeline_defs.core.login.credentials import NotJaas, parse_jaas
 from pipeline_defs.core.offsets import OffsetRange, TopicRange
-from pipeline_defs.project_folder import PROJECT
 from pipeline_defs.resources import Edges
 from pipeline_defs.settings import read_settings
 from tests.support import strategies as _profile  # noqa: F401  the profile of examples, and HUNT

@@ -35,14 +35,14 @@ SYSTEMS = {
     "Schema Registry": ["confluent_kafka.schema_registry"],
     None: [
         *("avro", "pyarrow", "numpy", "httpx2", "javaproperties", "google.protobuf", "grpc_tools", "jsonschema_rs", "pandas"),
-        *("ptars", "stamina", "rich", "click", "yaml"),
+        *("ptars", "stamina", "rich", "click", "yaml", "dotenv"),
     ],
 }
 
 # who may name os.environ, and why
 ENVIRONMENT = {
     "settings.py": "the only reader of settings",
-    "project_folder.py": "fills it up from `.env`; knows which home is another process's",
+    "adapters/system/project_folder.py": "fills it up from `.env`; knows which home is another process's",
     "adapters/system/java.py": "through an argument's default",
     "adapters/system/processes.py": "hands it to a child process",
     "adapters/spark/spark_server.py": "hands it to a child process, with a token",
@@ -58,14 +58,14 @@ ENVIRONMENT = {
     "lab/bench/costs/spark_cluster.py": "hands it to a child process, with a token",
 }
 
-SETTINGS = ("settings.py", "project_folder.py")  # what can be set is seen there
+SETTINGS = ("settings.py", "adapters/system/project_folder.py")  # what can be set is seen there
 
 # the ground first: a folder, or a file beside them, imports what stands before it, so it reaches nothing else through others
 LAYERS = [
     *("core", "core/log", "core/login", "core/tables", "core/landing", "core/decode"),
     *("adapters/system", "adapters/testbed", "adapters/telemetry", "adapters/store", "adapters/lake", "adapters/kafka"),
     *("adapters/tables", "adapters/spark", "adapters/formats"),
-    *("project_folder.py", "settings.py", "landing", "tables", "topics.py", "resources.py"),
+    *("settings.py", "landing", "tables", "topics.py", "resources.py"),
     *("orchestration/home", "orchestration/runs", "orchestration/map", "orchestration/assets"),
     *("orchestration", "orchestration/pulse", "orchestration/upkeep", "operate"),
     *("component.py", "topic_files.py", "definitions.py", "cli", "cli/home", "cli/look", "cli/work"),

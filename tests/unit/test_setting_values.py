@@ -24,6 +24,7 @@ from obstore.exceptions import GenericError
 
 from pipeline_defs.adapters.kafka.access import read_access
 from pipeline_defs.adapters.store.object_store import open_store
+from pipeline_defs.adapters.system.project_folder import STARTED_BY_US, check_home, load_env_file, read_env_file
 from pipeline_defs.cli.commands import cli
 from pipeline_defs.core.decode.decoders import Format, Side
 from pipeline_defs.core.errors import BadSetting, HistoryUnavailable, LakeUnavailable, OffsetlakeError, OutcomeUnknown, Refused
@@ -33,7 +34,6 @@ from pipeline_defs.definitions import build_defs
 from pipeline_defs.operate.status import find_instance
 from pipeline_defs.orchestration.home.dagster_home import open_instance
 from pipeline_defs.orchestration.home.project import find_other_config, make_home, plan_project, write_env, write_project
-from pipeline_defs.project_folder import STARTED_BY_US, check_home, load_env_file, read_env_file
 from pipeline_defs.settings import PREFIX, read_settings
 from tests.support import strategies  # noqa: F401  -- its profile: a fixed seed, more with HUNT
 from tests.support.secured import jaas, write_properties
@@ -223,7 +223,7 @@ ENV = "# of this machine\nexport OFFSETLAKE_LAKE=\"/srv/lake\"\nDAGSTER_HOME='${
 
 def test_no_text_of_env_or_properties_ends_in_a_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Settings, or one error; nothing of a login is in it."""
-    monkeypatch.setattr("pipeline_defs.project_folder.find_project", lambda: tmp_path)
+    monkeypatch.setattr("pipeline_defs.adapters.system.project_folder.find_project", lambda: tmp_path)
     good = {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.jaas.config": jaas("PLAIN", SECRET)}
     for seed, dice in draws(150):
         (tmp_path / ".env").write_bytes(mutate(dice, ENV.encode()))

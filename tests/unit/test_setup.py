@@ -25,10 +25,10 @@ from click.testing import CliRunner
 from pipeline_defs.adapters.system import jars
 from pipeline_defs.adapters.system.extras import EXTRAS, require
 from pipeline_defs.adapters.system.java import find_java
+from pipeline_defs.adapters.system.project_folder import PROJECT
 from pipeline_defs.cli.commands import cli
 from pipeline_defs.component import KafkaTopic
 from pipeline_defs.core.errors import BadSetting, JarsUnavailable, JavaUnusable
-from pipeline_defs.project_folder import PROJECT
 from pipeline_defs.settings import read_settings
 from tests.support.dagster_up import hear_signals
 

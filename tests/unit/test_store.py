@@ -22,10 +22,10 @@ from pipeline_defs.adapters.store.object_store import open_store
 from pipeline_defs.adapters.store.store import Answer, Store
 from pipeline_defs.adapters.system.locks import Holder, find_holder, own_name, share
 from pipeline_defs.adapters.system.processes import free_ports
+from pipeline_defs.adapters.system.project_folder import PROJECT
 from pipeline_defs.core.errors import LakeUnavailable, OutcomeUnknown, Refused
 from pipeline_defs.core.landing.verdicts import Outcome
 from pipeline_defs.core.log.delivery import Delivery
-from pipeline_defs.project_folder import PROJECT
 from tests.support.interleaving import SmallWorld, beside
 from tests.support.lakes import open_lake
 

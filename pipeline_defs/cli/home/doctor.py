@@ -13,6 +13,7 @@ from rich.markdown import Markdown
 
 from ...adapters.system.jars import resolve_jars
 from ...adapters.system.java import find_java
+from ...adapters.system.project_folder import DEFAULT_HOME, DOCS, defs_folder, find_project, read_env_file
 from ...adapters.testbed.class_archive import make_archive
 from ...core.advice import meant, some_of
 from ...core.errors import OffsetlakeError, Refused
@@ -20,7 +21,6 @@ from ...core.log.expiry import Durability
 from ...core.log.topic_state import refuse_other_cluster
 from ...orchestration.home.dagster_home import open_instance
 from ...orchestration.topic_set import TopicFiles
-from ...project_folder import DEFAULT_HOME, DOCS, defs_folder, find_project, read_env_file
 from ...resources import Edges
 from ...settings import read_settings
 from ...topic_files import load_topics

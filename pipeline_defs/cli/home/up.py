@@ -19,6 +19,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from ...adapters.system.jars import resolve_jars
 from ...adapters.system.java import find_java
 from ...adapters.system.locks import Holder
+from ...adapters.system.project_folder import DEFAULT_HOME, defs_folder, find_project
 from ...adapters.telemetry.alerting import send_alert
 from ...core.advice import some_of
 from ...core.errors import BadSetting, EmptySelection, LakeUnavailable, first_line
@@ -36,7 +37,6 @@ from ...orchestration.home.dagster_server import (
 from ...orchestration.home.project import find_other_config, make_home, write_env
 from ...orchestration.pulse.topic_discovery import DISCOVER_SECONDS
 from ...orchestration.topic_set import TopicFiles, read_stamps
-from ...project_folder import DEFAULT_HOME, defs_folder, find_project
 from ...resources import Edges
 from ...topic_files import load_topics
 from ...topics import Topic

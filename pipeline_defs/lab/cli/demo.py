@@ -11,6 +11,7 @@ from dagster import DagsterEventType, RunsFilter
 
 from ...adapters.system.extras import require
 from ...adapters.system.jars import resolve_jars
+from ...adapters.system.project_folder import find_project
 from ...adapters.tables.duck import Duck
 from ...adapters.testbed.broker import read_broker, start_broker, stop_broker
 from ...cli.home.engine import stopping_engine
@@ -25,7 +26,6 @@ from ...orchestration.home.dagster_server import DagsterServer
 from ...orchestration.runs.projection import ACTIVE
 from ...orchestration.runs.waiting import read_due
 from ...orchestration.upkeep.housekeeping import AUDIT
-from ...project_folder import find_project
 from ...resources import Edges
 from ...settings import SERVER
 from ...tables.latest import find_due

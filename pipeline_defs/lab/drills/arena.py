@@ -17,12 +17,12 @@ from typing import Any, Literal, TypeVar
 from ...adapters.kafka.kafka import Kafka
 from ...adapters.kafka.operations import Operations
 from ...adapters.lake.lake import Lake
+from ...adapters.system.project_folder import find_project
 from ...core.errors import Refused
 from ...core.log.cutting import Policy
 from ...core.log.delivery import Delivery
 from ...core.log.plan_step import Watermarks
 from ...orchestration.home.project import make_home
-from ...project_folder import find_project
 from ...settings import Settings
 from ...topics import Topic
 from ..processes import wait_until

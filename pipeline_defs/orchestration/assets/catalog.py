@@ -11,12 +11,12 @@ from typing import Any
 import dagster as dg
 
 from ...adapters.store.object_store import open_store
+from ...adapters.system.project_folder import DOCS
 from ...core.advice import command
 from ...core.decode.decoders import Decode
 from ...core.raw_columns import RAW_COLUMNS, RawType
 from ...core.tables.days import Days
 from ...core.tables.latest import Latest
-from ...project_folder import DOCS
 from ...topics import LAND_PENDING, TOPIC_TAG, Topic
 
 TAG_VALUE = re.compile(r"[A-Za-z0-9_.-]{0,63}")

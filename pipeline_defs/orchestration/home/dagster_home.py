@@ -10,8 +10,8 @@ from dagster._check import CheckError
 from sqlalchemy.exc import SQLAlchemyError
 from yaml import MarkedYAMLError, YAMLError
 
+from ...adapters.system.project_folder import DEFAULT_HOME, find_project
 from ...core.errors import BadSetting, HistoryUnavailable, first_line
-from ...project_folder import DEFAULT_HOME, find_project
 from .project import DAGSTER_YAML, make_home
 
 _ROOM_BYTES = 2**20  # less than SQLite needs to go on

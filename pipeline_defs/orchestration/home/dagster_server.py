@@ -26,8 +26,8 @@ from dagster_graphql import DagsterGraphQLClient
 
 from ...adapters.system.locks import START_LOCK, Holder, try_start_lock
 from ...adapters.system.processes import Process, read_process, spawn_process, wait_for
+from ...adapters.system.project_folder import ENV_FILE, PROJECT, STARTED_BY_US, read_env_file
 from ...core.errors import BadSetting, Refused, Unavailable
-from ...project_folder import ENV_FILE, PROJECT, STARTED_BY_US, read_env_file
 from .daemons import Listener, find_daemons
 from .dagster_home import open_instance
 from .run_locks import find_code_server, is_code_server_gone

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import yaml
 
+from ...adapters.system.project_folder import ENV_FILE, PACKAGE, PROJECT, check_home, read_env_file, shared_home
 from ...core.errors import BadSetting, OffsetlakeError, Refused
-from ...project_folder import ENV_FILE, PACKAGE, PROJECT, check_home, read_env_file, shared_home
 from ...settings import read_settings
 from ...topics import slug_of
 

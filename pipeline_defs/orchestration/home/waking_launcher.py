@@ -17,7 +17,7 @@ from dagster._grpc.types import CanCancelExecutionRequest
 
 from ...adapters.system.locks import Holder, find_holder
 from ...adapters.system.processes import is_stopped
-from ...project_folder import STARTED_BY_US
+from ...adapters.system.project_folder import STARTED_BY_US
 from .run_locks import find_code_server, lock_path
 
 if TYPE_CHECKING:

@@ -14,11 +14,11 @@ from typing import Any
 from dotenv.parser import parse_stream
 from dotenv.variables import parse_variables
 
-from .adapters.system.text_files import UnreadableText, read_text_file
-from .core.errors import BadSetting
-from .core.setting_values import VARIABLES
+from ...core.errors import BadSetting
+from ...core.setting_values import VARIABLES
+from .text_files import UnreadableText, read_text_file
 
-PACKAGE = Path(__file__).parent
+PACKAGE = Path(__file__).parents[2]
 PROJECT = PACKAGE.parent  # Offsetlake's own checkout; a user's project is found by `find_project`
 DISTRIBUTION = "offsetlake"
 DOCS = next((each for each in (PACKAGE / "docs", PROJECT / "docs") if each.is_dir()), PACKAGE / "docs")
