@@ -1,5 +1,6 @@
 """What trace and the audit's broker check say of a topic, as plain documents; commands print them, programs read them."""
 
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -91,8 +92,7 @@ def _is_latest(topic: str, record: OffsetRange, edges: Edges) -> bool | None:
     snapshot = LatestTable(edges.lake, topic).read()
     if snapshot is None or snapshot.damage or not snapshot.files:
         return None
-    patterns = [file_pattern(edges.lake, path) for path in snapshot.files]
-    return bool(Duck(edges.lake, []).query(_RECORD.format(columns="1", wanted=within([record])), [patterns])[1])
+    return bool(_select("1", snapshot.files, record, edges)[1])
 
 
 def _read_row(topic: str, path: str, record: OffsetRange, edges: Edges, columns: str = "*") -> dict[str, Any] | None:
@@ -102,9 +102,14 @@ def _read_row(topic: str, path: str, record: OffsetRange, edges: Edges, columns:
             "names it and what is to be done",
             path=path,
         )
-    statement = _RECORD.format(columns=columns, wanted=within([record]))
-    names, rows = Duck(edges.lake, []).query(statement, [file_pattern(edges.lake, path)])
+    names, rows = _select(columns, [path], record, edges)
     return dict(zip(names, rows[0], strict=True)) if rows else None
+
+
+def _select(columns: str, paths: Iterable[str], record: OffsetRange, edges: Edges) -> tuple[list[str], list[tuple[Any, ...]]]:
+    """Return the names of columns of a record, and its rows in files of the lake."""
+    patterns = [file_pattern(edges.lake, path) for path in paths]
+    return Duck(edges.lake, []).query(_RECORD.format(columns=columns, wanted=within([record])), [patterns])
 
 
 def check_broker(topic: Topic, edges: Edges) -> Finding:

@@ -75,16 +75,14 @@ def is_code_server_gone(home: str | Path) -> bool:
     Dagster does not restart one that was killed; it logs LOCATION_ERROR each minute. An older one that a reload has replaced
     may still hold the lock, as long as a run is at work in it.
     """
-    try:
-        if read_owner(Path(home) / CODE_SERVER) is not None:
-            return True
-    except FileNotFoundError:
-        return False
     newest = find_code_server(home)
-    if newest is None or not newest.is_here:
-        return False
+    if newest is None:
+        try:
+            return read_owner(Path(home) / CODE_SERVER) is not None
+        except FileNotFoundError:
+            return False
     process = read_process(newest.pid)
-    return process is None or not process.is_running()
+    return newest.is_here and (process is None or not process.is_running())
 
 
 def find_code_server(home: str | Path) -> Holder | None:
