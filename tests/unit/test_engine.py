@@ -28,18 +28,19 @@ from pipeline_defs.adapters.kafka.access import OPEN, Access
 from pipeline_defs.adapters.spark import engine, remote_engine, spark_liveness, spark_server, spark_serving, spark_session
 from pipeline_defs.adapters.spark.engine import Engine, scan_failed
 from pipeline_defs.adapters.spark.remote_engine import RemoteEngine
-from pipeline_defs.adapters.spark.spark import Spark
+from pipeline_defs.adapters.spark.spark import JAVA_OPTIONS, Spark
 from pipeline_defs.adapters.spark.spark_errors import innermost_cause
 from pipeline_defs.adapters.spark.spark_server import Limits, Server
 from pipeline_defs.adapters.spark.spark_session import RETRIES
 from pipeline_defs.adapters.system import locks
-from pipeline_defs.adapters.system.java import use_java
+from pipeline_defs.adapters.system.java import find_java, use_java
 from pipeline_defs.adapters.system.processes import Process, free_ports, read_process
 from pipeline_defs.cli.home import engine as command
 from pipeline_defs.core.errors import BadSetting, EngineLost, EngineUnavailable
 from pipeline_defs.core.login.client_properties import ClientProperties, Login, Pem, Tls
 from pipeline_defs.resources import Edges
 from pipeline_defs.settings import read_settings
+from tests.support.killing import QUICK_JVM
 from tests.support.world import PATIENCE_SECONDS, World
 
 
@@ -500,6 +501,16 @@ def test_a_start_that_fails_says_why(said: str, free: int, why: str, tmp_path: P
     before = "Error: an earlier one\n"
     (tmp_path / "log").write_text(before + said)
     assert spark_server._why(tmp_path / "log", len(before)) == why
+
+
+def test_the_jvm_knows_each_of_its_options_and_has_room_for_what_spark_compiles() -> None:
+    """Jobs failed where 48 MB of code cache, those of a quick JVM, were full; what ignores unknown options hides a typo."""
+    options = [each for each in JAVA_OPTIONS.split() if "IgnoreUnrecognized" not in each]
+    java = [find_java(), QUICK_JVM, *options, "-XX:+PrintFlagsFinal", "-version"]
+    told = subprocess.run(java, capture_output=True, text=True, check=True).stdout
+    flags = {words[1]: words[3] for line in told.splitlines() if len(words := line.split()) > 3 and words[2] in {"=", ":="}}
+    assert int(flags["ReservedCodeCacheSize"]) >= 512 << 20
+    assert flags["UseParallelGC"] == "true"
 
 
 def test_a_server_needs_no_folder_but_its_own(tmp_path: Path) -> None:

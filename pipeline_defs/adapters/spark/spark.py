@@ -74,8 +74,10 @@ KAFKA_CACHE_CONF: Mapping[str, str] = {
     "spark.kafka.consumer.cache.evictorThreadRunInterval": "1s",
 }
 
-# huge pages, where the system lends them, are 10-20 % of the whole job; the last is for systems without that option
-JAVA_OPTIONS = "-XX:+UseParallelGC -XX:+UseTransparentHugePages -XX:+IgnoreUnrecognizedVMOptions"
+# huge pages, where the system lends them, are 10-20 % of the whole job. Each query brings code of its own: with the default
+# room for what is compiled, 48 to 240 MB, the JVM stops compiling once it is full, and jobs fail for want of it; room that is
+# not used costs nothing. The last is for systems that lack an option
+JAVA_OPTIONS = "-XX:+UseParallelGC -XX:+UseTransparentHugePages -XX:ReservedCodeCacheSize=512m -XX:+IgnoreUnrecognizedVMOptions"
 
 # a length is read before its data: without these limits, six bad bytes of Avro ask for 2 GB and end Spark
 AVRO_LIMITS: Mapping[str, int] = {

@@ -74,7 +74,8 @@ def verify_staged(
 ) -> list[str]:
     """Return every violation of a staged range; where there is none, it may be committed.
 
-    `stretches` are the file's offsets: a row that repeats or goes backward begins a new stretch.
+    `stretches` are the file's offsets: a row that repeats or goes backward begins a new stretch. `missing` is what
+    `explain_holes` decided of offsets without a row.
     `ids` are the planned ones and those read before and after the scan.
     """
     where = offsets.text(topic)

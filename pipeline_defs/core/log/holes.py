@@ -103,7 +103,7 @@ def missing_offsets(offsets: OffsetRange, stretches: Stretches) -> list[tuple[in
 
 
 class Missing(NamedTuple):
-    """Offsets without rows: holes with a cause, `unexplained` ones, and those of them that are records in Kafka: `left_out`."""
+    """Offsets without rows: `holes` have a cause, `unexplained` have none; of these Kafka has records at `left_out`."""
 
     holes: tuple[Interval, ...]
     unexplained: Sequence[tuple[int, int]] = ()
