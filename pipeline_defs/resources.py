@@ -23,7 +23,7 @@ from .adapters.spark.remote_engine import RemoteEngine
 from .adapters.spark.spark import Spark, spark_config
 from .adapters.spark.spark_files import SparkFiles
 from .adapters.spark.spark_liveness import without_parameters
-from .adapters.spark.spark_server import find_server, fingerprint_of, start_server, stop_stuck
+from .adapters.spark.spark_server import find_server, fingerprint_of, replace_spent, start_server, stop_stuck
 from .adapters.spark.spark_serving import end_here, find_here, open_here
 from .adapters.system.jars import read_pins, resolve_jars
 from .adapters.system.java import archive_options, use_java
@@ -211,7 +211,9 @@ class Edges:
             if remote is not None:
                 remote = own if own is not None and remote == without_parameters(own) else _check_shown_remote(remote)
             self._engines[key] = (
-                Engine(lambda: self._find_url(config), self._end_stuck) if remote is None else RemoteEngine(remote)
+                Engine(lambda: self._find_url(config), self._end_stuck, self._replace_spent)
+                if remote is None
+                else RemoteEngine(remote)
             )
         return self._engines[key]
 
@@ -221,6 +223,9 @@ class Edges:
             end_here(url)
         else:
             stop_stuck(self.settings.engine_folder, url)
+
+    def _replace_spent(self, url: str) -> bool:
+        return self.settings.engine != IN_PROCESS and replace_spent(self.settings.engine_folder, url)
 
     def _find_url(self, config: Mapping[str, str]) -> str:
         """Find the server of a configuration, or start it, after a check of Java and jars, as Spark's own errors say less."""

@@ -41,7 +41,7 @@ from ..orchestration.runs.progress import (
 )
 from ..orchestration.runs.tries import read_tries
 from ..orchestration.runs.waiting import undecoded_text
-from ..orchestration.topic_set import Broken
+from ..orchestration.topic_set import Broken, TopicFiles
 from ..resources import Edges
 from ..topics import LAND_PENDING, Topic
 from .news import read_tick_failures
@@ -90,12 +90,24 @@ def broken_document(broken: Broken) -> dict[str, Any]:
     return {"topic": broken.name, "partitions": [], "tables": [], **said}
 
 
+def read_left_behind(files: TopicFiles, edges: Edges) -> Iterator[str]:
+    """Yield a text on each topic of the lake that has ranges planned and not landed, and no defs.yaml any more.
+
+    Nothing else names it: its defs.yaml was deleted, or names another topic now.
+    """
+    known = {*files.names, *(each.name for each in files.broken)}
+    for name in sorted({*edges.lake.planned_topics()} - known):
+        if files.find(name) is None and (pending := edges.lake.recent(name).pending()):
+            yield (
+                f"{name} has no defs.yaml, so nothing lands {len(pending)} ranges that are planned; while Kafka has their "
+                f"records, a defs.yaml with `topic: {name}` lands them"
+            )
+
+
 def _mend(topic: Topic, error: OffsetlakeError) -> str:
     """Return what to do about a topic that cannot be read whole; the error itself is said once, beside it."""
     if isinstance(error, UnknownTopic):
-        return (
-            f"create the topic {topic.name} on the broker, or take it out of defs.yaml, by `exclude` where a pattern matches it"
-        )
+        return f"create the topic {topic.name} on the broker, or delete its defs.yaml; where a pattern matches it, `exclude` it"
     if isinstance(error, BrokerUnavailable):
         return "only what the lake says is shown: the broker cannot be asked"
     return f"see the error ({error.kind})"

@@ -4,7 +4,9 @@ import dataclasses
 import fcntl
 import importlib.metadata
 import json
+import math
 import os
+import resource
 import shutil
 import signal
 import stat
@@ -23,6 +25,7 @@ import pytest
 from pipeline_defs.adapters.spark import engine, spark_server
 from pipeline_defs.adapters.spark.engine import Engine
 from pipeline_defs.adapters.spark.remote_engine import RemoteEngine
+from pipeline_defs.adapters.spark.spark import SCAN_CONF
 from pipeline_defs.adapters.spark.spark_server import STATE, WORK, Limits, read_server, read_state, start_server, stop_server
 from pipeline_defs.adapters.system.jars import resolve_jars
 from pipeline_defs.adapters.system.java import archive_options
@@ -220,6 +223,33 @@ def test_ranges_whose_spark_freezes_are_read_again_by_another_one(lonely: World,
     assert {verdict.outcome for verdict in verdicts} == {Outcome.LANDED} and len(verdicts) == 200
     lonely.assert_all_landed_once()
     assert not list((lonely.lake_folder / "staging").rglob("*.parquet"))
+
+
+def test_a_spark_that_remembers_a_full_disk_is_replaced(lonely: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[R-77] A JVM unpacks zstd as it first writes; if it cannot, it never will, however much room there is later."""
+    folder = lonely.settings.engine_folder
+    stop_server(folder)
+    lonely.send_numbered(10, 0)
+    lonely.plan()
+    lonely.edges.engine(lonely.edges.pyspark()).session(SCAN_CONF)
+    first = read_server(folder)
+    assert first is not None
+
+    def failures() -> str:
+        verdicts = lonely.land()
+        assert {each.outcome for each in verdicts} == {Outcome.FAILED}
+        return "".join(violation for each in verdicts for violation in each.violations)
+
+    room = resource.prlimit(first.jvm.pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(first.jvm.pid, resource.RLIMIT_FSIZE, (1000, room[1]))
+    assert "zstd" in failures(), "the fault"
+    resource.prlimit(first.jvm.pid, resource.RLIMIT_FSIZE, room)
+    monkeypatch.setattr(spark_server, "SPENT_SECONDS", math.inf)
+    assert failures() and read_server(folder) == first, "the control, as for a server that has just started"
+    monkeypatch.setattr(spark_server, "SPENT_SECONDS", 0.0)
+    assert {each.outcome for each in lonely.land()} == {Outcome.LANDED}
+    lonely.assert_all_landed_once()
+    World.wait_until(lambda: has_ended(first))
 
 
 def test_at_most_once_what_a_dead_spark_was_reading_is_abandoned(lonely: World) -> None:

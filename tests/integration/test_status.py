@@ -5,6 +5,7 @@ import os
 from collections import Counter
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import dagster as dg
 import pytest
@@ -22,7 +23,7 @@ from pipeline_defs.core.landing.verdicts import Outcome
 from pipeline_defs.core.log.planning import plan
 from pipeline_defs.core.tables.latest import Latest
 from pipeline_defs.operate.metrics import read_metrics
-from pipeline_defs.operate.status import find_instance, read_statuses
+from pipeline_defs.operate.status import find_instance, read_left_behind, read_statuses
 from pipeline_defs.orchestration.assets.checks import MAPPED
 from pipeline_defs.orchestration.home.run_locks import CODE_SERVER
 from pipeline_defs.orchestration.map.page import read_picture, summary
@@ -30,6 +31,7 @@ from pipeline_defs.orchestration.runs import progress
 from pipeline_defs.orchestration.runs.ledger import Endangered, check_expiry, read_endangered
 from pipeline_defs.orchestration.runs.moments import time_text
 from pipeline_defs.orchestration.runs.tries import UPDATE, trying, trying_all
+from pipeline_defs.orchestration.topic_set import TopicFiles
 from pipeline_defs.resources import Edges
 from pipeline_defs.topics import LAND_PENDING, PROGRESS, TIME_TO_LOSS
 from tests.support.pulse import audited, said
@@ -92,8 +94,21 @@ def test_looking_at_a_topic_that_the_broker_lacks_says_so_and_creates_no_instanc
         ((answer, _),) = read_statuses([world.topic], world.edges, instance)
         assert isinstance(instance, dg.DagsterInstance)
     assert f"topic {world.name} does not exist" in answer["error"]
-    assert answer["next_action"].startswith(f"create the topic {world.name} on the broker, or take it out of defs.yaml")
+    assert answer["next_action"].startswith(f"create the topic {world.name} on the broker, or delete its defs.yaml")
     assert not home.exists()
+
+
+def test_ranges_that_nothing_lands_for_want_of_a_defs_yaml_are_named(world: World) -> None:
+    """It was renamed, say: with its defs.yaml, or once all is landed, nothing is said."""
+    world.create_topic(1)
+    world.send_numbered(1, 0)
+    world.plan()
+    without = TopicFiles(Mock(), {})
+    assert not [*read_left_behind(TopicFiles(Mock(), {world.name: world.topic}), world.edges)], "the control"
+    (text,) = read_left_behind(without, world.edges)
+    assert text.startswith(f"{world.name} has no defs.yaml, so nothing lands 1 ranges that are planned;")
+    world.land()
+    assert not [*read_left_behind(without, world.edges)]
 
 
 def test_what_is_wrong_with_a_topic_or_a_partition_of_it_hides_no_other(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -347,13 +347,17 @@ def test_a_webserver_that_answers_no_more_ends_all_of_dagster(home: Path, monkey
     """It is stopped, say: `up` begins anew. One that answers with an error is the control."""
     server, fault = server_of(home), Mock(side_effect=HTTPError("", 500, "", Message(), None))
     monkeypatch.setattr(server, "_ask", fault)
-    for name in ("DEAF_ASKED_SECONDS", "DEAF_SECONDS"):
-        monkeypatch.setattr(dagster_server, name, -1.0)
+    said: list[str] = []
+    monkeypatch.setattr(dagster_server, "DEAF_ASKED_SECONDS", -1.0)
     monkeypatch.setattr(server, "_process", spawn_process(["/bin/sleep", "600"], log=home.parent / "log"))
-    assert not server.end_deaf() and server.is_running() and fault.called
+    server.end_deaf(said.append)
+    assert not said and server.is_running() and fault.called
     fault.side_effect = TimeoutError
-    assert "has not answered for minutes" in server.end_deaf()
-    assert not server.is_running()
+    server.end_deaf(said.append)
+    assert "does not answer; ranges land without it" in said.pop() and server.is_running()
+    monkeypatch.setattr(dagster_server, "DEAF_SECONDS", -1.0)
+    server.end_deaf(said.append)
+    assert "has not answered for minutes" in said.pop() and not server.is_running()
 
 
 def test_a_long_log_is_begun_anew_and_what_is_written_meanwhile_is_kept(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,7 @@ from pipeline_defs.adapters.spark import engine, remote_engine, spark_liveness, 
 from pipeline_defs.adapters.spark.engine import Engine, scan_failed
 from pipeline_defs.adapters.spark.remote_engine import RemoteEngine
 from pipeline_defs.adapters.spark.spark import JAVA_OPTIONS, Spark
-from pipeline_defs.adapters.spark.spark_errors import innermost_cause
+from pipeline_defs.adapters.spark.spark_errors import STACK, innermost_cause, is_jvm_spent
 from pipeline_defs.adapters.spark.spark_server import Limits, Server
 from pipeline_defs.adapters.spark.spark_session import RETRIES
 from pipeline_defs.adapters.system import locks
@@ -193,7 +193,7 @@ def test_a_starter_that_is_stopped_holds_nobody_up_for_ever(tmp_path: Path, monk
         assert spark_server.start_server(tmp_path, {}, "f") == server
         with pytest.raises(EngineUnavailable, match=told):
             spark_server.start_server(tmp_path, {}, "another")
-        assert not spark_serving._withdraw(tmp_path, server), "it takes away what names it some other time"
+        assert not spark_server.withdraw(tmp_path, server), "it takes away what names it some other time"
     assert spark_server.read_server(tmp_path) == server
 
 
@@ -387,12 +387,12 @@ def test_a_server_whose_jvm_hangs_ends_with_it(ask: str, tmp_path: Path, monkeyp
 def test_a_state_that_cannot_be_read_for_a_moment_ends_no_server(tmp_path: Path) -> None:
     """[R-77] A network disk may say so, and the server has a job; the control: a state that is missing is not its own."""
     (tmp_path / spark_server.STATE).mkdir()
-    assert spark_serving._is_of(tmp_path, own_server())
+    assert spark_server.is_of(tmp_path, own_server())
     (tmp_path / spark_server.STATE).rmdir()
-    assert not spark_serving._is_of(tmp_path, own_server())
+    assert not spark_server.is_of(tmp_path, own_server())
 
 
-@pytest.mark.parametrize("failing", ["_make_work", "_open_port", "_withdraw", "_stop"])
+@pytest.mark.parametrize("failing", ["_make_work", "_open_port", "withdraw", "_stop"])
 def test_a_server_that_fails_leaves_nothing(failing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-77] Its JVM and its folder go, whatever else fails on a disk that is full."""
     monkeypatch.setattr(spark_serving.signal, "signal", lambda *_: None)
@@ -584,6 +584,25 @@ def test_of_an_error_that_may_be_of_a_record_its_class_alone_is_told(said: str, 
     """What is of files, networks and memory is told in Spark's words, which people need."""
     found = str(scan_failed("decode 1 landed files", RuntimeError(said), "nothing became visible"))
     assert told in found and "secret" not in found
+
+
+@pytest.mark.parametrize(
+    ("said", "condition", "is_spent"),
+    [
+        (f"{NUMBER_ERROR.format('scala.MatchError')} java.lang.NoClassDefFoundError: Could not initialize", None, True),
+        ("x\nCaused by: java.lang.ExceptionInInitializerError: no space", None, True),
+        (NUMBER_ERROR.format("UnknownReason").removesuffix(": a secret"), None, True),
+        (NUMBER_ERROR.format("java.lang.NumberFormatException"), None, False),
+        ("x\nCaused by: java.lang.StackOverflowError", None, False),
+        ("no cast of 'java.lang.NoClassDefFoundError: x'", "CAST_INVALID_INPUT", False),
+        (f"x\n\n{STACK}\nCaused by: java.lang.UnsatisfiedLinkError", "CAST_INVALID_INPUT", True),
+    ],
+)
+def test_what_a_jvm_fails_by_for_good_is_told_from_what_a_record_says(said: str, condition: str | None, is_spent: bool) -> None:
+    """A full disk can leave such a JVM behind; the words of a record have no server replaced."""
+    from pyspark.errors.exceptions.connect import SparkConnectGrpcException
+
+    assert is_jvm_spent(SparkConnectGrpcException(said, errorClass=condition)) is is_spent
 
 
 SECRET = "hush-4711"

@@ -215,16 +215,23 @@ def test_a_run_whose_process_was_killed_is_told_in_our_words(instance: dg.Dagste
     assert failed.read(datetime.now(UTC)) == [f"run {run.run_id[:8]} of orders failed: {expected}"]
 
 
-def test_a_run_whose_definitions_cannot_be_loaded_says_so(instance: dg.DagsterInstance) -> None:
+@pytest.mark.parametrize(
+    "event",
+    [
+        "Could not load job definition.",
+        "Caught an unrecoverable error while dequeuing the run. Marking the run as failed and dropping it from the queue",
+    ],
+)
+def test_a_run_whose_definitions_cannot_be_loaded_says_so(instance: dg.DagsterInstance, event: str) -> None:
     """Dagster marks it as it marks one whose process was killed, and has the error in an event of its engine."""
     failed = FailedSince([ORDERS], instance, datetime.now(UTC))
     run = instance.create_run_for_job(dg.job(name=ORDERS.landing.job)(lambda: None), status=dg.DagsterRunStatus.STARTED)
     other = EngineEventData.engine_error(SerializableErrorInfo("NotADirectoryError: logs\n", [], None))
     instance.report_engine_event("Exception while setting up compute log capture", run, other)
     error = SerializableErrorInfo("pipeline_defs.core.errors.BadSetting: no topic is there\n", [], None)
-    instance.report_engine_event("Could not load job definition.", run, EngineEventData.engine_error(error))
+    instance.report_engine_event(event, run, EngineEventData.engine_error(error))
     instance.report_run_failed(run)
-    said = f"run {run.run_id[:8]} of orders failed: Could not load job definition. no topic is there"
+    said = f"run {run.run_id[:8]} of orders failed: Dagster could not start it: no topic is there"
     assert failed.read(datetime.now(UTC)) == [said]
     killed = instance.create_run_for_job(dg.job(name=ORDERS.landing.job)(lambda: None), status=dg.DagsterRunStatus.STARTED)
     instance.report_engine_event("Exception while setting up compute log capture", killed, other)
@@ -317,7 +324,7 @@ def test_a_file_that_is_added_is_told_of_and_what_is_wrong_of_one_once(
         files.look()
     assert topics == [ORDERS, PAYMENTS]
     said = capfd.readouterr()
-    assert said.err.count("shop/defs.yaml cannot be used") == 1 and "right again" not in said.out
+    assert said.out.count("shop/defs.yaml cannot be used") == 1 and "right again" not in said.out
     monkeypatch.setattr(up, "load_topics", lambda: TopicFiles(Mock(), {"orders": ORDERS, "payments": PAYMENTS}))
     (tmp_path / "payments" / "defs.yaml").unlink()
     with monkeypatch.context() as silent:
@@ -326,6 +333,27 @@ def test_a_file_that_is_added_is_told_of_and_what_is_wrong_of_one_once(
             files.look()  # `up` tells of it, and looks again
     files.look()
     assert f"{wrong.folder} is right again, or gone" in capfd.readouterr().out.replace("\n", "")
+
+
+def test_python_that_is_broken_while_up_runs_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """What was imported once is kept by Python, and would stay right in `up` alone."""
+    (tmp_path / "persons_own.py").write_text("RIGHT = 1")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(up, "DISCOVER_SECONDS", -1.0)
+    found = TopicFiles(Mock(), {"orders": ORDERS})
+    monkeypatch.setattr(up, "load_topics", lambda: importlib.import_module("persons_own") and found)
+    files = up._Files(tmp_path, Mock(), found, [ORDERS])
+    for text, said in (
+        ("RIGHT = 2", ""),
+        ("raise RuntimeError('no')", "cannot be loaded: "),
+        ("RIGHT = 3", "can be loaded again"),
+    ):
+        (tmp_path / "persons_own.py").write_text(text)
+        files.look()
+        out = capfd.readouterr().out
+        assert said in out and bool(said) == bool(out)
 
 
 def test_a_history_that_does_not_answer_ends_nothing_and_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

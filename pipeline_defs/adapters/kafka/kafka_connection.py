@@ -103,7 +103,7 @@ class Connection:
         except UnknownTopicOrPartitionError as error:
             raise UnknownTopic(
                 f"topic {topic} does not exist on the broker at {self.bootstrap_servers}; nothing was written; create the "
-                "topic, correct `topic` in its defs.yaml, or `exclude` it where a pattern matches it",
+                "topic, correct `topic` in its defs.yaml, or delete that file; where a pattern matches it, `exclude` it",
                 topic=topic,
             ) from error
         except AuthorizationError as error:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from ...core.errors import DiskRefuses, EngineLost, EngineUnavailable, EngineUnfit, JobStuck, ScanFailed
 from ..store.disk import TOO_MANY_OPEN, errno_in, mend
-from .spark_errors import find_cause, innermost_cause
+from .spark_errors import find_cause, innermost_cause, is_jvm_spent
 from .spark_liveness import NOBODY, Stillness, find_silence, is_listening, place_of
 from .spark_session import cut, end, failures, is_ended, is_known, make_active, open_session, set_up
 
@@ -57,16 +57,23 @@ class Engine:
 
     `find_url` finds or starts the server and returns its `sc://` URL; it raises `EngineUnavailable`. It is asked before each
     job, so that a server that has died or was replaced meanwhile costs nothing but its successor's start. `end_stuck` ends
-    the server of a URL, which listens and answers nobody any more; whatever waits for it then fails.
+    the server of a URL, which listens and answers nobody any more; whatever waits for it then fails. `replace_spent` has the
+    next job get another server than that of a URL, which goes on with what it does; it returns whether that is so.
     """
 
     is_remote = False  # somebody else's server, which may be on another machine: `remote_engine.py`
     write_options: Mapping[str, str] = OWN_DISK  # beside those of the file
     advice = "`offsetlake engine status` says what runs"  # if the server does not answer
 
-    def __init__(self, find_url: Callable[[], str], end_stuck: Callable[[str], None] = lambda url: None) -> None:
+    def __init__(
+        self,
+        find_url: Callable[[], str],
+        end_stuck: Callable[[str], None] = lambda url: None,
+        replace_spent: Callable[[str], bool] = lambda url: False,
+    ) -> None:
         self._find_url = find_url
         self._end_stuck = end_stuck
+        self._replace_spent = replace_spent
         self._url: str | None = None
         self._version: str | None = None
         self._sessions: dict[tuple[tuple[str, str], ...], SparkSession] = {}
@@ -146,9 +153,9 @@ class Engine:
     ) -> Iterator[SparkSession]:
         """Run one job with the session of a configuration; whatever is asked of Spark is asked within.
 
-        Spark's errors become `EngineLost` if the server is gone, `JobStuck` if the job was stopped as it finished no task
-        for `still_seconds`, and otherwise `ScanFailed`. Their text does not tell whether the server is gone, so it is asked
-        to do something. `what` says what was to be done, such as `land 3 ranges of flights`.
+        Spark's errors become `EngineLost` if the server is gone or replaced, `JobStuck` if the job was stopped as it finished
+        no task for `still_seconds`, and otherwise `ScanFailed`. Their text does not tell whether the server is gone, so it is
+        asked to do something. `what` says what was to be done, such as `land 3 ranges of flights`.
         """
         with self._lent(conf) as (url, session), self._watched(url, session, still_seconds=still_seconds) as was_cut:
             try:
@@ -162,6 +169,10 @@ class Engine:
                 if isinstance(error, ValueError) and not is_closed:  # grpc's, for a connection that was closed
                     raise
                 if not is_closed and self._works(url):
+                    if is_jvm_spent(error) and self._replace_spent(url):
+                        self._let_go(url)
+                        why = f"its JVM would fail so again and is replaced: {find_cause(error)}"
+                        raise EngineLost(f"Spark could not {what}: {why}; {consequence}", **fields) from error
                     if is_known(session):
                         raise scan_failed(what, error, consequence, **fields) from error
                     self._drop(session)

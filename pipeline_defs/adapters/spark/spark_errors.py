@@ -24,6 +24,12 @@ _SYSTEMS = re.compile(
     r"|java\.lang\.(?!Assertion)\w+Error$|org\.apache\.(hadoop\.(?!shaded)|kafka\.|parquet\.|spark\.(?!sql\.))"
     r"|software\.amazon\.|com\.amazonaws\."
 )
+# what a JVM remembers: a class that failed to load fails for ever; the last is of a task's error that the driver cannot read
+_SPENT = re.compile(
+    r"java\.lang\.(?:NoClassDefFound|ExceptionInInitializer|UnsatisfiedLink|VirtualMachine|Internal)Error\b"
+    r"|: UnknownReason$",
+    re.MULTILINE,
+)
 _CONDITIONS = re.compile(
     r"FAILED_(READ|RENAME_TEMP)_FILE|UNABLE_TO_ACQUIRE_MEMORY|SPARK_JOB_CANCELLED|KAFKA_|(UN)?RESOLVED_START_OFFSET_"
 )
@@ -58,6 +64,15 @@ def find_cause(error: Exception) -> str:
     return f"it raised {told}{f', SQLSTATE {state}' if state else ''}; what it says is in Spark's log"
 
 
+def is_jvm_spent(error: Exception) -> bool:
+    """Return whether a job failed by what its JVM will do again and another JVM may not, even if a disk was full just then."""
+    from pyspark.errors.exceptions.connect import SparkConnectGrpcException
+
+    own = isinstance(error, SparkConnectGrpcException) and error.getCondition()
+    before, mark, stack = str(error).rpartition(STACK)
+    return bool(_SPENT.search((stack if mark else "") if own else before + stack))
+
+
 def _causes(text: str, own: str) -> list[tuple[str, str]]:
     """Return Java class and condition, or an empty one, of each cause of an error, the innermost last.
 
@@ -87,7 +102,7 @@ def innermost_cause(error: Exception) -> str:
         place = f" in {frames[-1][2]} of {frames[-1][0].rpartition('/')[2]}, line {frames[-1][1]}" if frames else ""
         return f"Python of a Spark worker raised {raised[-1]}{place}; what it says is in Spark's log"
     if refused := _REFUSED.search(str(error)):
-        return f"{refused[1]}: {refused[2]}"
+        return f"{refused[1]}: {refused[2] or 'it gave no reason; its log may say more'}"
     lines = [line.strip() for line in str(error).splitlines() if not _CLASS_ALONE.fullmatch(line)]
     causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
     said = causes[-1] if causes else lines[0] if lines else type(error).__name__

@@ -13,6 +13,7 @@ import re
 import secrets
 import shutil
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -22,7 +23,7 @@ from pathlib import Path
 from ...core.errors import EngineUnavailable
 from ..store.disk import errno_in, mend
 from ..system.java import take_all_letters
-from ..system.locks import hold_start
+from ..system.locks import hold_start, try_start_lock
 from ..system.processes import Process, end_group, spawn_process, stop_process, wait_for
 from .spark_liveness import LOOPBACK
 
@@ -36,6 +37,7 @@ CONNECT_MODE = "SPARK_CONNECT_MODE_ENABLED"  # pyspark's own mark of a process t
 START_SECONDS = 120.0  # a start takes 5 s; on a machine that is busy with something else it takes longer
 STOP_SECONDS = 20.0
 STUCK_SECONDS = 1.0  # what has not answered for a minute does not end when it is asked to
+SPENT_SECONDS = 30.0
 POLL_SECONDS = 0.1
 TOKEN = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105 (the name of Spark's variable)
 
@@ -167,6 +169,40 @@ def stop_stuck(folder: Path, url: str) -> None:
     server = read_server(folder)
     if server is not None and server.url == url:
         stop_server(folder, STUCK_SECONDS)
+
+
+def is_of(folder: Path, server: Server) -> bool:
+    """Return whether the state of a folder is this server's; true if it cannot be read for a moment: it is asked again."""
+    try:
+        found = read_state(folder)
+    except EngineUnavailable:
+        return True
+    return found is not None and found.process == server.process
+
+
+def withdraw(folder: Path, server: Server) -> bool:
+    """Delete a folder's state if it is this server's, so that nobody finds it any more; return whether nobody does.
+
+    A process that is starting another server may be stopped, so it is not waited for. It deletes the state itself.
+    """
+    if not folder.is_dir() or not is_of(folder, server):
+        return True
+    with try_start_lock(folder) as is_held:
+        if is_held and is_of(folder, server):
+            (folder / STATE).unlink(missing_ok=True)
+        return is_held
+
+
+def replace_spent(folder: Path, url: str) -> bool:
+    """Withdraw the server of `folder` if it still is the one at a URL; return whether the next job gets another one.
+
+    One that has just started stays, or jobs that fail so on each server would start one after another.
+    """
+    server = read_server(folder)
+    if server is None or server.url != url:
+        return True
+    with telling_folder(folder):
+        return time.time() - server.since > SPENT_SECONDS and withdraw(folder, server)
 
 
 def write_private(path: Path, document: object) -> None:

@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from ...core.errors import EngineUnavailable
-from ..system.locks import try_start_lock
 from ..system.processes import end_group, free_ports, read_process, stop_process
 from .spark_liveness import LOOPBACK
 from .spark_server import (
@@ -34,8 +33,9 @@ from .spark_server import (
     Limits,
     Server,
     begin_anew_if_long,
-    read_state,
+    is_of,
     telling_folder,
+    withdraw,
     write_private,
 )
 
@@ -177,7 +177,7 @@ def serve(folder: Path, request: str) -> None:
         session, port = _open_port({**asked["config"], **_local_conf(work, asked["config"])})
         at_last.callback(_stop, session)
         server = _describe(session, port, asked["fingerprint"])
-        at_last.callback(_withdraw, folder, server)
+        at_last.callback(withdraw, folder, server)
         write_private(folder / STATE, asdict(server))
         _watch(folder, server, session, ended, Limits(**asked["limits"]))
 
@@ -240,7 +240,7 @@ def _watch(folder: Path, server: Server, session: SparkSession, ended: threading
             used, seen = now, mark
         if not is_going:
             is_spent = now - used > limits.idle_seconds or time.time() - server.since > limits.old_seconds
-            is_going = (is_spent or not _is_of(folder, server)) and _withdraw(folder, server)
+            is_going = (is_spent or not is_of(folder, server)) and withdraw(folder, server)
             if is_going:
                 used = now  # whoever has read the state just now may still come
         elif now - used > limits.last_call_seconds:
@@ -286,28 +286,6 @@ def _end_jvm() -> None:
     except subprocess.TimeoutExpired:
         jvm.kill()
         jvm.wait()
-
-
-def _is_of(folder: Path, server: Server) -> bool:
-    """Return whether the state of a folder is this server's; true if it cannot be read for a moment: it is asked again."""
-    try:
-        found = read_state(folder)
-    except EngineUnavailable:
-        return True
-    return found is not None and found.process == server.process
-
-
-def _withdraw(folder: Path, server: Server) -> bool:
-    """Delete a folder's state if it is this server's, so that nobody finds it any more; return whether nobody does.
-
-    A process that is starting another server may be stopped, so it is not waited for. It deletes the state itself.
-    """
-    if not folder.is_dir() or not _is_of(folder, server):
-        return True
-    with try_start_lock(folder) as is_held:
-        if is_held and _is_of(folder, server):
-            (folder / STATE).unlink(missing_ok=True)
-        return is_held
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """`offsetlake up`: all that a project needs to run, in one terminal, until Ctrl-C."""
 
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -232,8 +233,10 @@ class _Files:
         stamps = read_stamps(self.folder)
         if stamps != self.stamps:
             try:
+                _forget_modules(self.folder)
                 before, self.found = self.found, load_topics()
-                print_broken(self.found.broken)
+                for each in self.found.broken:
+                    _say(str(each.error), "red")
                 for folder in sorted({each.folder for each in before.broken} - {each.folder for each in self.found.broken}):
                     _say(f"{folder} is right again, or gone")
                 if not self.is_loaded:
@@ -252,6 +255,13 @@ class _Files:
                 self.topics += self.found.find_new({*self.edges.lake.planned_topics()} - {topic.name for topic in self.topics})
 
 
+def _forget_modules(folder: Path) -> None:
+    """Have Python below a folder be imported anew, as a code server that is reloaded does: it may be broken by now."""
+    for name, module in [*sys.modules.items()]:
+        if (file := getattr(module, "__file__", None)) and Path(file).is_relative_to(folder):
+            del sys.modules[name]
+
+
 def _revive(server: DagsterServer, edges: Edges) -> None:
     """Restart what has ended of Dagster, as often as that may be; raise an alarm where it cannot be started."""
     if not server.is_running() and server.may_revive():
@@ -262,8 +272,9 @@ def _revive(server: DagsterServer, edges: Edges) -> None:
             again = f"; it is tried again, {MOST_REVIVALS} times in {REVIVAL_SECONDS / 60:.0f} minutes"
             _alarm(f"{error}{again}", edges)
     server.trim_log()
-    for said in filter(None, (server.revive_code_server(), server.end_deaf())):
+    if said := server.revive_code_server():
         _say(said)
+    server.end_deaf(_say)
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from ...operate.status import broken_document, find_instance, read_statuses
+from ...operate.status import broken_document, find_instance, read_left_behind, read_statuses
 from ...operate.tables import latency_text, table_text
 from ...orchestration.runs.moments import duration_text
 from ..home.engine import spark_text
@@ -51,6 +51,9 @@ def status(topic: str | None, as_json: bool) -> None:
                 OUT.print(
                     f"no topic is known that matches `{each.pattern}`; `offsetlake doctor` asks the broker", soft_wrap=True
                 )
+        if topic is None and not any("error" in each for each in documents):
+            for text in read_left_behind(files, edges):
+                OUT.print(text, soft_wrap=True)
         OUT.print(f"Spark: {spark_text(edges.settings)}", style="dim", soft_wrap=True)
     if any("error" in each for each in documents):
         raise SystemExit(1)

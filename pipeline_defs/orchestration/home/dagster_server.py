@@ -13,6 +13,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from contextlib import ExitStack, chdir, suppress
 from http.client import HTTPException
 from pathlib import Path
@@ -198,23 +199,25 @@ class DagsterServer:
                 self._ask(_RELOAD, ANSWER_SECONDS)
         return ""
 
-    def end_deaf(self) -> str:
-        """End all of Dagster, for `revive`, where its webserver has not answered for minutes; return what to say of it.
+    def end_deaf(self, say: Callable[[str], None]) -> None:
+        """End all of Dagster, for `revive`, where its webserver has not answered for minutes; say so before, each minute.
 
         It is asked once a minute; an error is an answer, of a full disk say.
         """
         now = time.monotonic()
         if now - self._asked_at < DEAF_ASKED_SECONDS or self._process is None:
-            return ""
+            return
         self._asked_at = now
         try:
             self._answers_for_home()  # whatever it says
             self._heard_at = now
         except (OSError, HTTPException):
             if now - self._heard_at > DEAF_SECONDS:
+                say("Dagster's webserver has not answered for minutes, so all of Dagster is ended and started anew")
                 _stop_group(self._process)
-                return "Dagster's webserver has not answered for minutes, so all of Dagster is ended"
-        return ""
+            else:
+                left = f"{DEAF_SECONDS - (now - self._heard_at):.0f} s"
+                say(f"Dagster's webserver does not answer; ranges land without it; all of Dagster is started anew in {left}")
 
     def find_others(self) -> list[Holder]:
         """Find the daemons of this home that are not ours: they do each tick a second time."""

@@ -25,7 +25,7 @@ from ..runs.visiting import note_silence, refuse_silent
 from ..topic_set import PatternFile, TopicFiles, file_of, read_stamps
 
 DISCOVER_SECONDS = 15.0
-LOAD_SECONDS = 120.0  # after which a process that tries to load is ended
+LOAD_SECONDS = 300.0  # after which a process that tries to load is ended
 AGAIN_SECONDS = 300.0  # after which it is tried again, though nothing was edited
 RELOAD_SECONDS = 60.0  # within which a code server that was asked to reload is replaced
 
@@ -83,7 +83,7 @@ class Discovery:
         said = [f"topics that are landed: {', '.join(each.name for each in self.topics)}"] if self.topics else []
         said += ["defs.yaml as it is now"] if self.is_edited else []
         if self._refused is not None and said:
-            return f"defs as they are now cannot be loaded, and are once they are mended: {self._reason}"
+            return f"defs as they are now are not loaded yet: {self._reason}"
         if self._asked is None or not said:
             return ""
         late = time.monotonic() - self._asked > RELOAD_SECONDS
@@ -132,10 +132,12 @@ def find_why_not(project: Path) -> str:
     command = [sys.executable, "-c", code, str(project)]
     try:
         ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LOAD_SECONDS)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return first_line(error)
+    except subprocess.TimeoutExpired:
+        return f"loading them took longer than {LOAD_SECONDS:.0f} s, as this machine is busy; it is tried again"
+    except OSError as error:
+        return f"{first_line(error)}; it is tried again"
     said = [line for line in ended.stderr.strip().splitlines() if not line.startswith(NOTE)]
-    return (said or ["it ended"])[-1] if ended.returncode else ""
+    return f"mend them first: {(said or ['it ended'])[-1]}" if ended.returncode else ""
 
 
 def _reload(origin: CodeLocationOrigin | None, instance: dg.DagsterInstance) -> None:

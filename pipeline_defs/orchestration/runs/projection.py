@@ -253,7 +253,11 @@ def read_selected(instance: dg.DagsterInstance, duty: Duty, order: Order) -> set
 
 
 _ENDED = "its process was told to end; what it left undone is asked for again"
-_UNLOADED = ("Could not load job definition.", "Error while loading environment variables.")  # Dagster's words
+_NOT_STARTED = (  # Dagster's words
+    "Could not load job definition",
+    "Error while loading environment variables",
+    "Caught an unrecoverable error while dequeuing the run",
+)
 _WORDS = {  # in place of Dagster's own, which say nothing of what comes next
     "DagsterExecutionInterruptedError": _ENDED,
     "Execution was interrupted unexpectedly": _ENDED,
@@ -276,8 +280,8 @@ def read_reason(instance: dg.DagsterInstance, run_id: str) -> str:
         if event.is_step_failure:
             return worded(failure_text(event))
     for event, _ in texts:  # Dagster ends such a run as it ends one whose process was killed
-        if event.is_engine_event and event.message in _UNLOADED:
-            return f"{event.message} {error_text(event.engine_event_data.error)}"
+        if event.is_engine_event and (event.message or "").startswith(_NOT_STARTED):
+            return f"Dagster could not start it: {error_text(event.engine_event_data.error)}"
     return worded(next((event.message or text for event, text in texts if not event.is_engine_event), "its run says no reason"))
 
 
