@@ -8,6 +8,8 @@ import json
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import astuple, replace
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 from typing import Any
 
 import dagster as dg
@@ -23,7 +25,7 @@ from ..orchestration.runs.known import Known, read_known
 from ..orchestration.runs.ledger import check_expiry, check_losses
 from ..orchestration.runs.moments import time_text
 from ..orchestration.runs.progress import read_situation
-from ..orchestration.runs.projection import read_reason
+from ..orchestration.runs.projection import read_reason, reasons_in
 from ..orchestration.runs.visiting import visit_topics
 from ..orchestration.topic_set import Broken
 from ..resources import Edges
@@ -36,9 +38,11 @@ _UNPLANNED = "unplanned"  # what is seen of a topic that has no plan log yet
 WATCH_SECONDS = 60
 FAILURE_SECONDS = 15
 SHOWN = 20  # texts in one message; those beyond follow with the next look
+AGAIN_SECONDS = 3600.0  # for which runs that fail by the same reasons are told once
 KEPT = 1_000  # texts, the newest, for a receiver that takes none
 UNREACHABLE = "unreachable"
 DEFS_YAML = "defs.yaml"  # one that cannot be used
+_REASONS_TAG = "offsetlake/failed-by"  # on the failed runs that were told
 _SEEN = "seen"  # key in the cursor beside a topic's troubles
 _UNTOLD = "/untold"  # key beside the topics, none of which can have this name: what receivers did not take
 _GIVEN_UP = "/backfills"  # another such key: ids of failed backfills that were told
@@ -232,8 +236,8 @@ def build_failure_sensor() -> dg.SensorDefinition:
         default_status=dg.DefaultSensorStatus.RUNNING,
         description=(
             "Alerts on each failed run, with its reason: in this sensor's log, as an observation of the topic's raw asset, "
-            "and to OFFSETLAKE_ALERT_URLS where that is set. Ranges that a failed run has not landed are asked for again by "
-            "themselves."
+            "and, once an hour for the same reasons, to OFFSETLAKE_ALERT_URLS where that is set. Ranges that a failed run has "
+            "not landed are asked for again by themselves."
         ),
     )
     def run_failures(context: dg.RunFailureSensorContext, edges: dg.ResourceParam[Edges]) -> None:
@@ -246,15 +250,30 @@ def build_failure_sensor() -> dg.SensorDefinition:
             observation = dg.AssetObservation(raw_key(run.tags[TOPIC_TAG]), description=text, metadata=metadata)
             context.instance.report_runless_asset_event(observation)
         now = context.instance.get_run_by_id(run.run_id)  # a tick that is given up comes again with the same run
+        reasons = {_REASONS_TAG: _digest(reason)}
+        if _has_failed_so(run, reasons, context.instance):
+            return
         bodies = {url: text for url in edges.settings.alert_urls if now is None or _untold_tag(url) not in now.tags}
         undelivered = send_alert(f"Offsetlake: {run.job_name} failed", bodies)
-        tags = {_untold_tag(url): "yes" if url in undelivered else "no" for url in bodies}
+        tags = reasons | {_untold_tag(url): "yes" if url in undelivered else "no" for url in bodies} if bodies else {}
         if tags and now is not None:  # else only its time of update would change
             context.instance.add_run_tags(run.run_id, tags)
         for said in undelivered.values():
             context.log.error("alert of run %s not delivered to %s; it is tried again", run.run_id, said)
 
     return run_failures
+
+
+def _digest(reason: str) -> str:
+    """Return what tells the reasons of failed runs apart, whatever their order, and however much landed beside."""
+    return sha256("\n".join(sorted(reasons_in(reason)) or [reason]).encode()).hexdigest()[:16]
+
+
+def _has_failed_so(run: dg.DagsterRun, reasons: Mapping[str, str], instance: dg.DagsterInstance) -> bool:
+    """Return whether a run of this job that failed by the same reasons was told lately: each try of a range fails so."""
+    lately = datetime.now(UTC) - timedelta(seconds=AGAIN_SECONDS)
+    alike = instance.get_runs(dg.RunsFilter(job_name=run.job_name, tags=reasons, created_after=lately), limit=2)
+    return any(each.run_id != run.run_id for each in alike)
 
 
 def _failure_text(run: dg.DagsterRun, reason: str) -> str:

@@ -26,6 +26,7 @@ from pipeline_defs.core.log.cutting import Policy
 from pipeline_defs.core.tables.days import Days, EventTime
 from pipeline_defs.core.tables.decoding import Budget
 from pipeline_defs.core.tables.latest import Latest
+from pipeline_defs.operate import alerts
 from pipeline_defs.operate.alerts import build_failure_sensor, build_watch, watch_tables
 from pipeline_defs.operate.reports import trace_row
 from pipeline_defs.orchestration.assets.checks import QUICK
@@ -470,6 +471,24 @@ def test_troubles_beyond_a_message_follow_and_those_of_a_gone_topic_are_over(wor
     assert len(told) == 2 and len(lines) == 30 and all(any(each.name in line for line in lines) for each in others)
     watch.look(*others[1:])
     assert told[2]["message"] == f"over: unreachable of {others[0].name}"
+
+
+def test_runs_that_fail_by_the_same_reason_are_told_once_an_hour(
+    world: World, told: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[R-90] A range is tried again every ten minutes, for days; another reason, or an hour later the same, is told."""
+    world.fill(100)
+    world.tick()
+    world.delete_records(0, 40)
+    first = fail_and_tell(world)
+    fail_and_tell(world)
+    assert len(told) == 1 and first in told[0]["message"]
+    monkeypatch.setattr(alerts, "AGAIN_SECONDS", 0.0)
+    third = fail_and_tell(world)
+    assert len(told) == 2 and third in told[1]["message"]
+    monkeypatch.undo()
+    world.delete_records(0, 60)
+    assert fail_and_tell(world) in told[2]["message"] and len(told) == 3
 
 
 def fail_and_tell(world: World) -> str:

@@ -126,6 +126,7 @@ def test_what_may_lose_acked_records_is_named(replicas: int, in_sync: int, uncle
         (0, None, 12.0, "12 s so far"),
         (0, 10, 12.0, "0 of 10 in 12 s, 0.0/s"),
         (5, 10, 10.0, "5 of 10 in 10 s, 0.5/s, 10 s left"),
+        (5, 83, 32.0, "5 of 83 in 32 s, 0.2/s"),
         (1_500, 3_000, 150.0, "1,500 of 3,000 in 2 min, 10.0/s, 2 min left"),
         (7, None, 2.0, "7 in 2 s, 3.5/s"),
         (10, 10, 0.0, "10 of 10 in 0 s, 0.0/s"),

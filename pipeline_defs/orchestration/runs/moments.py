@@ -45,12 +45,14 @@ def parse_time(text: str, zone: str | None, *, zone_name: str) -> int:
 
 
 def pace_text(done: int, total: int | None, seconds: float) -> str:
-    """Return how far a piece of work is: done, total, how long it took, the rate, and the time left at that rate."""
+    """Return how far a piece of work is: done, total, how long it took, the rate, and, from a tenth on, the time left so."""
     if total is None and not done:
         return f"{duration_text(seconds)} so far"
     rate = done / seconds if seconds > 0 else 0.0
     of = f" of {total:,}" if total is not None else ""
-    left = f", {duration_text((total - done) / rate)} left" if total is not None and rate and done <= total else ""
+    left = (
+        f", {duration_text((total - done) / rate)} left" if total is not None and rate and total / 10 <= done <= total else ""
+    )
     return f"{done:,}{of} in {duration_text(seconds)}, {rate:.1f}/s{left}"
 
 
