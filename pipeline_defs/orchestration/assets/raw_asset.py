@@ -23,7 +23,7 @@ from ...core.log.latency import file_facts
 from ...landing.landed_files import rows_path
 from ...landing.landing import land
 from ...resources import Edges
-from ...topics import Topic, op_name
+from ...topics import LAND_PENDING, Topic, op_name
 from ..runs.moments import telling_pace
 from ..runs.siblings import end_siblings, read_landed_by, read_siblings
 from ..runs.tries import read_tries, trying
@@ -126,9 +126,9 @@ def _check_landed(topic: Topic, keys: AbstractSet[str], failures: Sequence[Verdi
     own = [verdict for verdict in failures if verdict.offsets.key in keys]
     if own:
         raise RangesFailed(
-            f"of {len(keys)} ranges of topic {topic.name} {len(keys) - len(own)} landed and {len(own)} failed; of these "
-            "a range that is not landed is tried again by itself, but for what at_most_once has claimed, and the file of a "
-            "landed one stays",
+            f"of {len(keys)} ranges of topic {topic.name} {len(keys) - len(own)} landed and {len(own)} failed; the sensor "
+            f"{LAND_PENDING} tries what is not landed again, except what at_most_once has claimed; what was landed before and "
+            "was read again keeps its file",
             _texts(topic, own),
         )
 
