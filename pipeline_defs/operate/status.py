@@ -7,6 +7,7 @@ not lag yet, as no reader may see it.
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from operator import itemgetter
 from pathlib import Path
@@ -16,7 +17,7 @@ import dagster as dg
 from dagster._core.scheduler.instigation import InstigatorStatus
 
 from ..core.advice import TopicStatus, next_action
-from ..core.errors import BrokerUnavailable, OffsetlakeError, UnknownTopic, as_ours
+from ..core.errors import BrokerUnavailable, LakeUnavailable, OffsetlakeError, UnknownTopic, as_ours
 from ..core.landing.dispatch import Tried
 from ..core.landing.progress import find_lag, landed_per_second
 from ..core.log.coverage import Coverage, State
@@ -96,12 +97,16 @@ def read_left_behind(files: TopicFiles, edges: Edges) -> Iterator[str]:
     Nothing else names it: its defs.yaml was deleted, or names another topic now.
     """
     known = {*files.names, *(each.name for each in files.broken)}
-    for name in sorted({*edges.lake.planned_topics()} - known):
-        if files.find(name) is None and (pending := edges.lake.recent(name).pending()):
-            yield (
-                f"{name} has no defs.yaml, so nothing lands {len(pending)} ranges that are planned; while Kafka has their "
-                f"records, a defs.yaml with `topic: {name}` lands them"
-            )
+    with suppress(LakeUnavailable):  # which is told of the topics that there are
+        for name in sorted({*edges.lake.planned_topics()} - known):
+            try:
+                if files.find(name) is None and (pending := edges.lake.recent(name).pending()):
+                    yield (
+                        f"{name} has no defs.yaml, or is excluded, so nothing lands {len(pending)} ranges that are planned; "
+                        f"while Kafka has their records, a defs.yaml with `topic: {name}` lands them"
+                    )
+            except OffsetlakeError as error:
+                yield f"{name} has no defs.yaml, or is excluded, and cannot be read: {error}"
 
 
 def _mend(topic: Topic, error: OffsetlakeError) -> str:

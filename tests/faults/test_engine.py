@@ -247,6 +247,9 @@ def test_a_spark_that_remembers_a_full_disk_is_replaced(lonely: World, monkeypat
     monkeypatch.setattr(spark_server, "SPENT_SECONDS", math.inf)
     assert failures() and read_server(folder) == first, "the control, as for a server that has just started"
     monkeypatch.setattr(spark_server, "SPENT_SECONDS", 0.0)
+    (folder / spark_server.SPENT).touch()
+    assert failures() and read_server(folder) == first, "its predecessor was replaced just now"
+    monkeypatch.setattr(spark_server, "AGAIN_SECONDS", 0.0)
     assert {each.outcome for each in lonely.land()} == {Outcome.LANDED}
     lonely.assert_all_landed_once()
     World.wait_until(lambda: has_ended(first))

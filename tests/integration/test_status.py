@@ -106,9 +106,12 @@ def test_ranges_that_nothing_lands_for_want_of_a_defs_yaml_are_named(world: Worl
     without = TopicFiles(Mock(), {})
     assert not [*read_left_behind(TopicFiles(Mock(), {world.name: world.topic}), world.edges)], "the control"
     (text,) = read_left_behind(without, world.edges)
-    assert text.startswith(f"{world.name} has no defs.yaml, so nothing lands 1 ranges that are planned;")
+    assert text.startswith(f"{world.name} has no defs.yaml, or is excluded, so nothing lands 1 ranges that are planned;")
     world.land()
     assert not [*read_left_behind(without, world.edges)]
+    (world.lake_folder / "plan" / world.name / "x.json").write_text("{")
+    (text,) = read_left_behind(without, world.edges)
+    assert "and cannot be read: " in text, "a topic that nobody configures ends no command"
 
 
 def test_what_is_wrong_with_a_topic_or_a_partition_of_it_hides_no_other(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

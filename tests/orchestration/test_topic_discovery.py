@@ -215,6 +215,8 @@ def test_what_fails_to_load_waits(world: World, asked: list[object], tmp_path: P
     assert look().startswith(said) and not asked
     with monkeypatch.context() as slow:
         slow.setattr(topic_discovery, "LOAD_SECONDS", 0.0)
-        assert "as this machine is busy; it is tried again" in find_why_not(project)
+        assert "this machine is busy, or one of them hangs; it is tried again" in find_why_not(project)
+    (defs / "__init__.py").write_text("import os; os.kill(os.getpid(), 9)")
+    assert find_why_not(project) == "what loaded them was killed by signal 9; it is tried again"
     (defs / "__init__.py").write_text("HALF = 2")
     assert look().startswith("shown once loaded") and len(asked) == 1

@@ -586,16 +586,21 @@ def test_of_an_error_that_may_be_of_a_record_its_class_alone_is_told(said: str, 
     assert told in found and "secret" not in found
 
 
+LOST_TASK, FRAME = NUMBER_ERROR.partition("{}")[0], "\n\tat a.B.c(D.java:1)"
+
+
 @pytest.mark.parametrize(
     ("said", "condition", "is_spent"),
     [
-        (f"{NUMBER_ERROR.format('scala.MatchError')} java.lang.NoClassDefFoundError: Could not initialize", None, True),
-        ("x\nCaused by: java.lang.ExceptionInInitializerError: no space", None, True),
-        (NUMBER_ERROR.format("UnknownReason").removesuffix(": a secret"), None, True),
+        (f"{LOST_TASK}scala.MatchError: java.lang.NoClassDefFoundError: Could not initialize{FRAME}", None, True),
+        (f"x\nCaused by: java.lang.ExceptionInInitializerError: no space{FRAME}", None, True),
+        ("x\nCaused by: java.lang.ExceptionInInitializerError: of a record, without a frame", None, False),
+        (f"Traceback (most recent call last):\nValueError: x\nCaused by: java.lang.InternalError: a{FRAME}", None, False),
+        (f"{LOST_TASK}UnknownReason\nDriver stacktrace:", None, True),
         (NUMBER_ERROR.format("java.lang.NumberFormatException"), None, False),
-        ("x\nCaused by: java.lang.StackOverflowError", None, False),
-        ("no cast of 'java.lang.NoClassDefFoundError: x'", "CAST_INVALID_INPUT", False),
-        (f"x\n\n{STACK}\nCaused by: java.lang.UnsatisfiedLinkError", "CAST_INVALID_INPUT", True),
+        (f"x\nCaused by: java.lang.StackOverflowError{FRAME}", None, False),
+        (f"no cast of '\njava.lang.NoClassDefFoundError: x{FRAME}'", "CAST_INVALID_INPUT", False),
+        (f"x\n\n{STACK}\nCaused by: java.lang.UnsatisfiedLinkError{FRAME}", "CAST_INVALID_INPUT", True),
     ],
 )
 def test_what_a_jvm_fails_by_for_good_is_told_from_what_a_record_says(said: str, condition: str | None, is_spent: bool) -> None:

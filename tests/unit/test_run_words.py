@@ -233,6 +233,16 @@ def test_a_run_whose_definitions_cannot_be_loaded_says_so(instance: dg.DagsterIn
     instance.report_run_failed(run)
     said = f"run {run.run_id[:8]} of orders failed: Dagster could not start it: no topic is there"
     assert failed.read(datetime.now(UTC)) == [said]
+    rpc = SerializableErrorInfo("grpc._channel._InactiveRpcError: <of RPC that\n\tstatus = UNAVAILABLE>\n", [], None)
+    for error_info, words in (
+        (SerializableErrorInfo("DagsterUserCodeUnreachableError: no server\n", [], None, rpc), "no server"),
+        (SerializableErrorInfo("", [], None), "it does not say why"),
+    ):
+        run = instance.create_run_for_job(dg.job(name=ORDERS.landing.job)(lambda: None), status=dg.DagsterRunStatus.STARTED)
+        instance.report_engine_event(event, run, EngineEventData.engine_error(error_info))
+        instance.report_run_failed(run)
+        assert read_reason(instance, run.run_id).endswith(words)
+    failed.read(datetime.now(UTC))
     killed = instance.create_run_for_job(dg.job(name=ORDERS.landing.job)(lambda: None), status=dg.DagsterRunStatus.STARTED)
     instance.report_engine_event("Exception while setting up compute log capture", killed, other)
     instance.report_run_failed(killed)
@@ -343,6 +353,7 @@ def test_python_that_is_broken_while_up_runs_is_told(
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(up, "DISCOVER_SECONDS", -1.0)
     found = TopicFiles(Mock(), {"orders": ORDERS})
+    monkeypatch.setattr(up, "find_project", lambda: tmp_path)
     monkeypatch.setattr(up, "load_topics", lambda: importlib.import_module("persons_own") and found)
     files = up._Files(tmp_path, Mock(), found, [ORDERS])
     for text, said in (

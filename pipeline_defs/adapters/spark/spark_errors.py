@@ -24,10 +24,12 @@ _SYSTEMS = re.compile(
     r"|java\.lang\.(?!Assertion)\w+Error$|org\.apache\.(hadoop\.(?!shaded)|kafka\.|parquet\.|spark\.(?!sql\.))"
     r"|software\.amazon\.|com\.amazonaws\."
 )
-# what a JVM remembers: a class that failed to load fails for ever; the last is of a task's error that the driver cannot read
+# what a JVM remembers: a class that failed to load fails for ever. It has its frames below it, which no record's text has by
+# chance; the last is of a task's error that the driver cannot read
 _SPENT = re.compile(
-    r"java\.lang\.(?:NoClassDefFound|ExceptionInInitializer|UnsatisfiedLink|VirtualMachine|Internal)Error\b"
-    r"|: UnknownReason$",
+    r"^(?:Caused by: |Job aborted .*\(TID \d+\) \([^)]*\): )?(?:scala\.MatchError: )?"
+    r"java\.lang\.(?:NoClassDefFound|ExceptionInInitializer|UnsatisfiedLink|VirtualMachine|Internal)Error\b.*\n\s+at "
+    r"|^Job aborted .*: UnknownReason$",
     re.MULTILINE,
 )
 _CONDITIONS = re.compile(
@@ -70,7 +72,8 @@ def is_jvm_spent(error: Exception) -> bool:
 
     own = isinstance(error, SparkConnectGrpcException) and error.getCondition()
     before, mark, stack = str(error).rpartition(STACK)
-    return bool(_SPENT.search((stack if mark else "") if own else before + stack))
+    read = (stack if mark else "") if own else before + stack
+    return bool(_SPENT.search(read)) and not _RAISED.search(str(error))
 
 
 def _causes(text: str, own: str) -> list[tuple[str, str]]:

@@ -27,7 +27,7 @@ from ..system.locks import hold_start, try_start_lock
 from ..system.processes import Process, end_group, spawn_process, stop_process, wait_for
 from .spark_liveness import LOOPBACK
 
-STATE, LOG, WORK = "server.json", "server.log", "work"
+STATE, LOG, WORK, SPENT = "server.json", "server.log", "work", "spent"
 REQUESTS = "request-*.json"  # one for each start: a server whose starter was killed may still read its own
 SERVING = "pipeline_defs.adapters.spark.spark_serving"  # run as a module, by name: not imported to look for a server
 LOG_BYTES = 10_000_000  # a log that is longer is begun anew with the next server
@@ -37,7 +37,7 @@ CONNECT_MODE = "SPARK_CONNECT_MODE_ENABLED"  # pyspark's own mark of a process t
 START_SECONDS = 120.0  # a start takes 5 s; on a machine that is busy with something else it takes longer
 STOP_SECONDS = 20.0
 STUCK_SECONDS = 1.0  # what has not answered for a minute does not end when it is asked to
-SPENT_SECONDS = 30.0
+SPENT_SECONDS, AGAIN_SECONDS = 30.0, 120.0
 POLL_SECONDS = 0.1
 TOKEN = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105 (the name of Spark's variable)
 
@@ -196,13 +196,21 @@ def withdraw(folder: Path, server: Server) -> bool:
 def replace_spent(folder: Path, url: str) -> bool:
     """Withdraw the server of `folder` if it still is the one at a URL; return whether the next job gets another one.
 
-    One that has just started stays, or jobs that fail so on each server would start one after another.
+    One that has just started stays, and so does one whose predecessor was withdrawn just now, or jobs that fail so on each
+    server would start one after another. A folder that cannot be written keeps its server: the job's own error is told.
     """
-    server = read_server(folder)
-    if server is None or server.url != url:
-        return True
-    with telling_folder(folder):
-        return time.time() - server.since > SPENT_SECONDS and withdraw(folder, server)
+    last = folder / SPENT
+    try:
+        server = read_server(folder)
+        if server is None or server.url != url:
+            return True
+        ages = (server.since, SPENT_SECONDS), (last.stat().st_mtime if last.exists() else 0.0, AGAIN_SECONDS)
+        if any(0 <= time.time() - moment < least for moment, least in ages):
+            return False
+        last.touch()
+        return withdraw(folder, server)
+    except (EngineUnavailable, OSError):
+        return False
 
 
 def write_private(path: Path, document: object) -> None:

@@ -233,7 +233,7 @@ class _Files:
         stamps = read_stamps(self.folder)
         if stamps != self.stamps:
             try:
-                _forget_modules(self.folder)
+                _forget_modules(find_project())
                 before, self.found = self.found, load_topics()
                 for each in self.found.broken:
                     _say(str(each.error), "red")
@@ -255,10 +255,12 @@ class _Files:
                 self.topics += self.found.find_new({*self.edges.lake.planned_topics()} - {topic.name for topic in self.topics})
 
 
-def _forget_modules(folder: Path) -> None:
-    """Have Python below a folder be imported anew, as a code server that is reloaded does: it may be broken by now."""
+def _forget_modules(project: Path) -> None:
+    """Have a person's Python be imported anew, as by a code server that is reloaded: it may be broken by now."""
     for name, module in [*sys.modules.items()]:
-        if (file := getattr(module, "__file__", None)) and Path(file).is_relative_to(folder):
+        file = getattr(module, "__file__", None)
+        is_persons = file and Path(file).is_relative_to(project) and "site-packages" not in Path(file).parts
+        if is_persons and name.partition(".")[0] != __package__.partition(".")[0]:
             del sys.modules[name]
 
 

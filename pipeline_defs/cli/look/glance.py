@@ -12,6 +12,7 @@ from ..home.engine import spark_text
 from ..show import choose_topics, json_option, open_edges, optional_topic_argument, print_json, print_table, size_text
 from ..terminal import OUT, progress, styled
 
+SHOWN = 10  # topics without a defs.yaml
 COLUMNS = ("lag", "~bytes", "oldest", "landed/s", "pending", "failed", "landed", "time to loss")
 PARTITION_COLUMNS = ("p", "landed to", "end", "lag", "oldest", "pending", "failed", "last", "loss")
 
@@ -51,9 +52,9 @@ def status(topic: str | None, as_json: bool) -> None:
                 OUT.print(
                     f"no topic is known that matches `{each.pattern}`; `offsetlake doctor` asks the broker", soft_wrap=True
                 )
-        if topic is None and not any("error" in each for each in documents):
-            for text in read_left_behind(files, edges):
-                OUT.print(text, soft_wrap=True)
+        left = [*read_left_behind(files, edges)] if topic is None else []
+        for text in [*left[:SHOWN], *([f"and {len(left) - SHOWN:,} more topics so"] if len(left) > SHOWN else [])]:
+            OUT.print(text, soft_wrap=True)
         OUT.print(f"Spark: {spark_text(edges.settings)}", style="dim", soft_wrap=True)
     if any("error" in each for each in documents):
         raise SystemExit(1)

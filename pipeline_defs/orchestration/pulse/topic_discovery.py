@@ -133,9 +133,13 @@ def find_why_not(project: Path) -> str:
     try:
         ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LOAD_SECONDS)
     except subprocess.TimeoutExpired:
-        return f"loading them took longer than {LOAD_SECONDS:.0f} s, as this machine is busy; it is tried again"
+        return (
+            f"loading them took longer than {LOAD_SECONDS:.0f} s: this machine is busy, or one of them hangs; it is tried again"
+        )
     except OSError as error:
         return f"{first_line(error)}; it is tried again"
+    if ended.returncode < 0:
+        return f"what loaded them was killed by signal {-ended.returncode}; it is tried again"
     said = [line for line in ended.stderr.strip().splitlines() if not line.startswith(NOTE)]
     return f"mend them first: {(said or ['it ended'])[-1]}" if ended.returncode else ""
 

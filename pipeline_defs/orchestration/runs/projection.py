@@ -281,7 +281,7 @@ def read_reason(instance: dg.DagsterInstance, run_id: str) -> str:
             return worded(failure_text(event))
     for event, _ in texts:  # Dagster ends such a run as it ends one whose process was killed
         if event.is_engine_event and (event.message or "").startswith(_NOT_STARTED):
-            return f"Dagster could not start it: {error_text(event.engine_event_data.error)}"
+            return f"Dagster could not start it: {_outer_text(event.engine_event_data.error)}"
     return worded(next((event.message or text for event, text in texts if not event.is_engine_event), "its run says no reason"))
 
 
@@ -299,6 +299,14 @@ def error_text(error: SerializableErrorInfo | None) -> str:
     """Return the text of an error that Dagster has kept, or of its cause, without our class's name and a database's SQL."""
     cause = error.cause if error is not None and error.cause is not None else error
     return _OUR_CLASS.sub("", cause.message).partition(_STATEMENT)[0].strip() if cause is not None else ""
+
+
+def _outer_text(error: SerializableErrorInfo | None) -> str:
+    """Return the text of an error; that of its cause only where it is one line, which gRPC's is not."""
+    found = error_text(error)
+    if error is not None and "\n" in found:
+        found = error.message.strip().partition("\n")[0]
+    return found or "it does not say why"
 
 
 def reasons_in(text: str) -> list[str]:
