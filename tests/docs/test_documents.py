@@ -204,6 +204,7 @@ def test_explain_lists_every_kind_and_prints_its_paragraph(capfd: pytest.Capture
 def test_explain_prints_a_document_whose_links_are_commands() -> None:
     for name in (path.stem for path in DOCS.glob("*.md")):
         assert not re.search(r"\]\((?!\w+:)", without_blocks(find_text(name))), name
+    assert "`[a, b) are gone`" in find_text("ranges_failed"), "a bracket that begins no link stays"
 
 
 def test_a_traceback_names_the_command() -> None:

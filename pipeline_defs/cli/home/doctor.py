@@ -30,7 +30,7 @@ from ..terminal import OUT, progress
 from .engine import spark_text
 
 _PARAGRAPH = re.compile(r"^### `(\w+)`\n+(.*?)(?=^##|\Z)", re.MULTILINE | re.DOTALL)
-_LINK = re.compile(r"\[([^\]]+)\]\((?!\w+:)([^)#\s]*)(?:#[^)\s]*)?\)")
+_LINK = re.compile(r"\[([^\[\]]+)\]\((?!\w+:)([^)#\s]*)(?:#[^)\s]*)?\)")
 
 
 def read_runbook() -> Mapping[str, str]:
