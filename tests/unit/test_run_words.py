@@ -349,19 +349,22 @@ def test_python_that_is_broken_while_up_runs_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """What was imported once is kept by Python, and would stay right in `up` alone."""
-    (tmp_path / "persons_own.py").write_text("RIGHT = 1")
+    file = tmp_path / "persons_own" / "defs" / "mine.py"  # `defs` has no `__init__.py`, as in a project of `init`
+    file.parent.mkdir(parents=True)
+    (tmp_path / "persons_own" / "__init__.py").touch()
+    file.write_text("RIGHT = 1")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(up, "DISCOVER_SECONDS", -1.0)
     found = TopicFiles(Mock(), {"orders": ORDERS})
     monkeypatch.setattr(up, "find_project", lambda: tmp_path)
-    monkeypatch.setattr(up, "load_topics", lambda: importlib.import_module("persons_own") and found)
+    monkeypatch.setattr(up, "load_topics", lambda: importlib.import_module("persons_own.defs.mine") and found)
     files = up._Files(tmp_path, Mock(), found, [ORDERS])
     for text, said in (
         ("RIGHT = 2", ""),
         ("raise RuntimeError('no')", "cannot be loaded: "),
         ("RIGHT = 3", "can be loaded again"),
     ):
-        (tmp_path / "persons_own.py").write_text(text)
+        file.write_text(text)
         files.look()
         out = capfd.readouterr().out
         assert said in out and bool(said) == bool(out)

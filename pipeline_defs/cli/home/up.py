@@ -256,12 +256,19 @@ class _Files:
 
 
 def _forget_modules(project: Path) -> None:
-    """Have a person's Python be imported anew, as by a code server that is reloaded: it may be broken by now."""
+    """Have a person's Python be imported anew, as by a code server that is reloaded: it may be broken by now.
+
+    Packages without a file of their own are forgotten with those that they are in: Python could not import them otherwise.
+    """
+    ours, persons = __package__.partition(".")[0], []
     for name, module in [*sys.modules.items()]:
-        file = getattr(module, "__file__", None)
-        is_persons = file and Path(file).is_relative_to(project) and "site-packages" not in Path(file).parts
-        if is_persons and name.partition(".")[0] != __package__.partition(".")[0]:
-            del sys.modules[name]
+        known = getattr(module, "__dict__", {})
+        places = [Path(each) for each in [known.get("__file__") or "", *(known.get("__path__") or ())] if each]
+        is_persons = any(each.is_relative_to(project) and "site-packages" not in each.parts for each in places)
+        if is_persons and name.partition(".")[0] != ours:
+            persons.append(name)
+    for name in persons:
+        del sys.modules[name]
 
 
 def _revive(server: DagsterServer, edges: Edges) -> None:
