@@ -250,14 +250,14 @@ def build_failure_sensor() -> dg.SensorDefinition:
             observation = dg.AssetObservation(raw_key(run.tags[TOPIC_TAG]), description=text, metadata=metadata)
             context.instance.report_runless_asset_event(observation)
         now = context.instance.get_run_by_id(run.run_id)  # a tick that is given up comes again with the same run
-        reasons = {_REASONS_TAG: _digest(reason)}
-        if _has_failed_so(run, reasons, context.instance):
-            return
         bodies = {url: text for url in edges.settings.alert_urls if now is None or _untold_tag(url) not in now.tags}
+        reasons = {_REASONS_TAG: _digest(reason)}
+        if not bodies or _has_failed_so(run, reasons, context.instance):
+            return
         undelivered = send_alert(f"Offsetlake: {run.job_name} failed", bodies)
-        tags = reasons | {_untold_tag(url): "yes" if url in undelivered else "no" for url in bodies} if bodies else {}
-        if tags and now is not None:  # else only its time of update would change
-            context.instance.add_run_tags(run.run_id, tags)
+        if now is not None:
+            told = {_untold_tag(url): "yes" if url in undelivered else "no" for url in bodies}
+            context.instance.add_run_tags(run.run_id, reasons | told)
         for said in undelivered.values():
             context.log.error("alert of run %s not delivered to %s; it is tried again", run.run_id, said)
 

@@ -96,9 +96,8 @@ def read_left_behind(files: TopicFiles, edges: Edges) -> Iterator[str]:
 
     Nothing else names it: its defs.yaml was deleted, or names another topic now.
     """
-    known = {*files.names, *(each.name for each in files.broken)}
     with suppress(LakeUnavailable):  # which is told of the topics that there are
-        for name in sorted({*edges.lake.planned_topics()} - known):
+        for name in sorted({*edges.lake.planned_topics()} - {*files.names}):
             try:
                 if files.find(name) is None and (pending := edges.lake.recent(name).pending()):
                     yield (

@@ -50,7 +50,7 @@ def find_cause(error: Exception) -> str:
     from pyspark.errors import AnalysisException
     from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 
-    own = (error.getCondition() if isinstance(error, SparkConnectGrpcException) else None) or ""
+    own = _condition_of(error)
     if isinstance(error, AnalysisException) or (not own and _RAISED.search(str(error))):
         return innermost_cause(error)
     causes = _causes(str(error), own)
@@ -68,12 +68,21 @@ def find_cause(error: Exception) -> str:
 
 def is_jvm_spent(error: Exception) -> bool:
     """Return whether a job failed by what its JVM will do again and another JVM may not, even if a disk was full just then."""
+    text = str(error)
+    return bool(_SPENT.search(_without_message(text, _condition_of(error)))) and not _RAISED.search(text)
+
+
+def _condition_of(error: Exception) -> str:
+    """Return an error's own condition, or an empty text."""
     from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 
-    own = isinstance(error, SparkConnectGrpcException) and error.getCondition()
-    before, mark, stack = str(error).rpartition(STACK)
-    read = (stack if mark else "") if own else before + stack
-    return bool(_SPENT.search(read)) and not _RAISED.search(str(error))
+    return (error.getCondition() if isinstance(error, SparkConnectGrpcException) else None) or ""
+
+
+def _without_message(text: str, own: str) -> str:
+    """Return what may be read of an error: where it has its own condition its stack, as its message may be of a record."""
+    _, mark, stack = text.rpartition(STACK)
+    return (stack if mark else "") if own else text
 
 
 def _causes(text: str, own: str) -> list[tuple[str, str]]:
@@ -81,10 +90,7 @@ def _causes(text: str, own: str) -> list[tuple[str, str]]:
 
     The message of an error with its own condition may have lines of a record that look like causes: only its stack is read.
     """
-    _, mark, stack = text.rpartition(STACK)
-    found = _JAVA.findall(text)
-    if own:
-        found = _JAVA.findall(stack)[1:] if mark else []
+    found = _JAVA.findall(_without_message(text, own))[1 if own else 0 :]
     return [each for each in found if each != (_ANY_JOB, "")]
 
 

@@ -37,7 +37,8 @@ CONNECT_MODE = "SPARK_CONNECT_MODE_ENABLED"  # pyspark's own mark of a process t
 START_SECONDS = 120.0  # a start takes 5 s; on a machine that is busy with something else it takes longer
 STOP_SECONDS = 20.0
 STUCK_SECONDS = 1.0  # what has not answered for a minute does not end when it is asked to
-SPENT_SECONDS, AGAIN_SECONDS = 30.0, 120.0
+SPENT_SECONDS = 30.0  # a server that fails for good is replaced once it is older
+AGAIN_SECONDS = 120.0  # between two that are replaced; the time of the last is that of the file `spent`
 POLL_SECONDS = 0.1
 TOKEN = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105 (the name of Spark's variable)
 

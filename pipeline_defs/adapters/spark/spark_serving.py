@@ -239,8 +239,8 @@ def _watch(folder: Path, server: Server, session: SparkSession, ended: threading
         if is_used or mark != seen:
             used, seen = now, mark
         if not is_going:
-            is_spent = now - used > limits.idle_seconds or time.time() - server.since > limits.old_seconds
-            is_going = (is_spent or not is_of(folder, server)) and withdraw(folder, server)
+            is_idle_or_old = now - used > limits.idle_seconds or time.time() - server.since > limits.old_seconds
+            is_going = (is_idle_or_old or not is_of(folder, server)) and withdraw(folder, server)
             if is_going:
                 used = now  # whoever has read the state just now may still come
         elif now - used > limits.last_call_seconds:
