@@ -1,6 +1,6 @@
 """What Dagster loads: the topics of a project, and the adapters they run on.
 
-`build_defs` makes a fresh Definitions each time; tests pass their own `Edges`. A wrong defs.yaml affects no other topic,
+`build_defs` makes a fresh Definitions each time; tests pass their own `Adapters`. A wrong defs.yaml affects no other topic,
 except where definitions are only checked (`dg check defs`): there it is the error.
 """
 
@@ -15,27 +15,27 @@ from .orchestration.home.run_locks import hold_own_lock
 from .orchestration.pulse.pulse import build_pulse
 from .orchestration.topic_defs import build_topic_defs
 from .orchestration.upkeep.housekeeping import build_housekeeping
-from .resources import Edges
+from .resources import Adapters
 from .settings import read_settings
 from .topic_files import load_topics
 
 
 def build_defs(
-    edges: Edges | None = None, *, project: Path | None = None, topics: dg.Definitions | None = None
+    adapters: Adapters | None = None, *, project: Path | None = None, topics: dg.Definitions | None = None
 ) -> dg.Definitions:
     """Build the definitions of a project, by default the current folder's; `topics` replaces the project's own."""
     hold_own_lock()
     project = project or find_project()
-    if edges is None:
+    if adapters is None:
         check_home(project)
-        edges = Edges(read_settings(project=project))
+        adapters = Adapters(read_settings(project=project))
     if topics is None:
-        found = load_topics(project, edges)
+        found = load_topics(project, adapters)
         broken = "; ".join(each.error.message for each in found.broken)
         if broken and is_validating():
             raise BadSetting(broken)
         known = [*found.topics.values()]
-        matched = [build_topic_defs(found.topics[name], edges.settings.lake) for name in sorted(found.found)]
+        matched = [build_topic_defs(found.topics[name], adapters.settings.lake) for name in sorted(found.found)]
         topics = dg.Definitions.merge(
             found.tree.build_defs(),
             *matched,
@@ -47,7 +47,7 @@ def build_defs(
     return dg.Definitions.merge(
         topics,
         dg.Definitions(sensors=[build_failure_sensor()]),
-        dg.Definitions(resources={"edges": edges, "pyspark": edges.pyspark()}, executor=dg.in_process_executor),
+        dg.Definitions(resources={"adapters": adapters, "pyspark": adapters.pyspark()}, executor=dg.in_process_executor),
     )
 
 

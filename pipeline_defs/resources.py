@@ -55,7 +55,7 @@ DEFAULT_BOOTSTRAP_SERVERS = "localhost:9092"
 
 
 @dataclass
-class Edges:
+class Adapters:
     """Adapters that the settings name. `watch_step` is called at each protocol step; fault tests stop a process there."""
 
     settings: Settings

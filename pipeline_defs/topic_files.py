@@ -39,7 +39,7 @@ from .core.offsets import is_topic
 from .orchestration.assets.yaml_model import problems_of
 from .orchestration.home.project import COMPONENT
 from .orchestration.topic_set import Broken, PatternFile, TopicFiles, file_of
-from .resources import Edges
+from .resources import Adapters
 from .settings import read_settings
 from .topics import Topic
 
@@ -262,7 +262,7 @@ def _sketch(file: Path) -> list[Document]:
         return []
 
 
-def load_topics(project: Path | None = None, edges: Edges | None = None) -> TopicFiles:
+def load_topics(project: Path | None = None, adapters: Adapters | None = None) -> TopicFiles:
     """Read the topics of a project, without starting anything; a wrong defs.yaml hides no other topic.
 
     Where a file has a pattern, the lake is asked which topics that has.
@@ -274,6 +274,6 @@ def load_topics(project: Path | None = None, edges: Edges | None = None) -> Topi
     def planned() -> Sequence[str]:
         if is_validating():
             return ()  # only the files are checked
-        return (edges or Edges(read_settings(project=project))).lake.planned_topics()
+        return (adapters or Adapters(read_settings(project=project))).lake.planned_topics()
 
     return read_topic_files(project, planned)

@@ -130,11 +130,11 @@ def settings(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Settin
 @pytest.fixture(scope="session")
 def engine(settings: Settings) -> Engine:
     """The warm Spark that all tests of all workers share; `pytest_unconfigure` stops it."""
-    from pipeline_defs.resources import Edges
+    from pipeline_defs.resources import Adapters
 
     resolve_jars("spark", settings.jars)
-    edges = Edges(settings)
-    return edges.engine(edges.pyspark())
+    adapters = Adapters(settings)
+    return adapters.engine(adapters.pyspark())
 
 
 @pytest.fixture(scope="session")

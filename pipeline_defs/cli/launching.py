@@ -29,7 +29,7 @@ from ..orchestration.home.dead_runs import end_dead_runs
 from ..orchestration.home.run_locks import hold_run, release_run
 from ..orchestration.runs.projection import RANGE_END, RANGE_START, forget_unplanned, read_order, read_reason, register_keys
 from ..orchestration.topic_defs import build_topic_defs
-from ..resources import Edges
+from ..resources import Adapters
 from ..topics import LANDED_TAG, REDO_TAG, Duty, Topic, op_name
 from .terminal import OUT, progress
 
@@ -52,9 +52,9 @@ class Launched:
     outcomes: Sequence[str] = ()
 
 
-def choose_ranges(topic: Topic, keys: Sequence[str], edges: Edges) -> list[OffsetRange]:
+def choose_ranges(topic: Topic, keys: Sequence[str], adapters: Adapters) -> list[OffsetRange]:
     """Return the ranges of the keys, or all pending ones where none is given; refuse what is not planned."""
-    coverage = edges.lake.coverage_of(topic.name, keys)
+    coverage = adapters.lake.coverage_of(topic.name, keys)
     return find_ranges(topic.name, keys, coverage) if keys else coverage.pending()
 
 
@@ -63,7 +63,7 @@ class InProcessRuns:
     """Runs of a topic's jobs in this process."""
 
     topic: Topic
-    edges: Edges
+    adapters: Adapters
     instance: dg.DagsterInstance
 
     def land(self, ranges: Iterable[OffsetRange], *, redo: bool, on_change: str = "keep") -> Iterator[Launched]:
@@ -81,7 +81,7 @@ class InProcessRuns:
         """
         wanted, tags, most = set(ranges), _redo_tags(redo=redo), RANGES_PER_RUN
         if in_one_run:
-            forget_unplanned(self.instance, self.topic, lambda: self.edges.lake.coverage(self.topic.name))
+            forget_unplanned(self.instance, self.topic, lambda: self.adapters.lake.coverage(self.topic.name))
             coverage = self._coverage_of(wanted)
             register_keys(self.instance, self.topic, coverage, wanted=wanted)
             if all(map(coverage.is_landed, wanted)):  # else the run has to name those that are not
@@ -111,12 +111,12 @@ class InProcessRuns:
             yield execute(job, self.instance, {**duty.tags, **tags}, tuple(stretch), run_config)
 
     def _job_of(self, duty: Duty) -> dg.JobDefinition:
-        end_dead_runs(self.instance, self.edges.now_ms())
-        topics = build_topic_defs(self.topic, self.edges.settings.lake)  # other topics are not read
-        return build_defs(self.edges, topics=topics).resolve_job_def(duty.job)
+        end_dead_runs(self.instance, self.adapters.now_ms())
+        topics = build_topic_defs(self.topic, self.adapters.settings.lake)  # other topics are not read
+        return build_defs(self.adapters, topics=topics).resolve_job_def(duty.job)
 
     def _coverage_of(self, ranges: Iterable[OffsetRange]) -> Coverage:
-        return self.edges.lake.coverage_of(self.topic.name, [offsets.key for offsets in ranges])
+        return self.adapters.lake.coverage_of(self.topic.name, [offsets.key for offsets in ranges])
 
 
 def _redo_tags(*, redo: bool) -> dict[str, str]:
@@ -157,7 +157,7 @@ def execute(
 
 @contextmanager
 def launching(
-    edges: Edges, doing: str, total: int, *, said: Mapping[str, str], counts: Collection[str] = ()
+    adapters: Adapters, doing: str, total: int, *, said: Mapping[str, str], counts: Collection[str] = ()
 ) -> Iterator[dg.DagsterInstance]:
     """Open the instance for runs in this process, and show their progress while the context is open.
 
@@ -171,8 +171,8 @@ def launching(
             shown.update(text=doing + said[step].format(**fields))
 
     logging.getLogger("dagster").setLevel(logging.ERROR)
-    with open_instance(edges.settings.dagster_home) as instance, progress(doing, total) as shown:
-        edges.watch_step = shown.watching(on_step)
+    with open_instance(adapters.settings.dagster_home) as instance, progress(doing, total) as shown:
+        adapters.watch_step = shown.watching(on_step)
         yield instance
 
 

@@ -20,7 +20,7 @@ from ..core.advice import meant, some_of
 from ..core.errors import OffsetlakeError, Refused, UnknownTopic
 from ..core.offsets import check_topic
 from ..orchestration.topic_set import Broken, TopicFiles
-from ..resources import Edges
+from ..resources import Adapters
 from ..settings import read_settings
 from ..topic_files import load_topics
 from ..topics import Topic
@@ -57,12 +57,12 @@ on_change_option = click.option(
 )
 
 
-def open_edges() -> Edges:
+def open_adapters() -> Adapters:
     """Open the adapters that this machine's environment names; Spark prints to a log below OFFSETLAKE_HOME."""
     check_home(find_project())
     settings = read_settings()
     SPARK_LOGS.extend([settings.spark_log, settings.engine_folder / LOG])
-    return Edges(settings, kafka_timeout_seconds=PATIENCE_SECONDS, spark_log=settings.spark_log)
+    return Adapters(settings, kafka_timeout_seconds=PATIENCE_SECONDS, spark_log=settings.spark_log)
 
 
 def choose_topics(name: str | None) -> TopicFiles:

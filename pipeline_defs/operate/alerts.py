@@ -28,7 +28,7 @@ from ..orchestration.runs.progress import read_situation
 from ..orchestration.runs.projection import read_reason, reasons_in
 from ..orchestration.runs.visiting import visit_topics
 from ..orchestration.topic_set import Broken
-from ..resources import Edges
+from ..resources import Adapters
 from ..topics import LAND_PENDING, NOTHING_LOST, TOPIC_TAG, Topic, raw_key
 from .news import read_failed_backfills
 from .tables import read_tables, table_text
@@ -49,18 +49,20 @@ _GIVEN_UP = "/backfills"  # another such key: ids of failed backfills that were 
 Troubles = dict[str, list[str]]  # by check, what they concern
 
 
-def find_troubles(topic: Topic, seen: Mapping[str, Seen], edges: Edges, instance: dg.DagsterInstance, known: Known) -> Watched:
+def find_troubles(
+    topic: Topic, seen: Mapping[str, Seen], adapters: Adapters, instance: dg.DagsterInstance, known: Known
+) -> Watched:
     """Find the troubles of a topic, and report its checks to Dagster.
 
     Return also what is seen of it now, to be passed as `seen` the next time. A topic without a plan log is given 15 minutes
     from the first look, however old its records are.
     """
-    found = read_situation(topic, edges.lake.recent(topic.name), edges, known)
-    ledger, now_ms = found.losses(), edges.now_ms()
+    found = read_situation(topic, adapters.lake.recent(topic.name), adapters, known)
+    ledger, now_ms = found.losses(), adapters.now_ms()
     progress = report_troubles(topic, found, ledger, instance, now_ms, known)
     lost = replace(check_losses(topic, ledger), check=NOTHING_LOST)
     expiry = check_expiry(topic, found.endangered)
-    tables = read_tables(topic, found.coverage, edges, instance)
+    tables = read_tables(topic, found.coverage, adapters, instance)
     still, aside, now = watch_tables(topic, tables, seen, now_ms)
     findings = [progress, expiry, lost, still, aside]
     if not found.coverage.log.steps:
@@ -137,15 +139,15 @@ def build_watch(topics: Sequence[Topic], broken: Sequence[Broken] = ()) -> dg.De
             "of it. A receiver that does not take a message is told it again each minute."
         ),
     )
-    def watch(context: dg.SensorEvaluationContext, edges: dg.ResourceParam[Edges]) -> dg.SensorResult:
+    def watch(context: dg.SensorEvaluationContext, adapters: dg.ResourceParam[Adapters]) -> dg.SensorResult:
         before = json.loads(context.cursor or "{}")  # by topic
         told = {name: _read_cursor(before.get(name, {})) for name in (*(topic.name for topic in topics), *unusable)}
-        known = read_known(context.instance, topics, edges.now_ms())
+        known = read_known(context.instance, topics, adapters.now_ms())
 
         watched = visit_topics(
             topics,
-            edges,
-            lambda topic: find_troubles(topic, told[topic.name][1], edges, context.instance, known),
+            adapters,
+            lambda topic: find_troubles(topic, told[topic.name][1], adapters, context.instance, known),
             lambda topic, error: (_only(UNREACHABLE, topic.name, error), told[topic.name][1]),
         )
         found_of = {topic.name: each for topic, each in zip(topics, watched, strict=True)}
@@ -173,7 +175,7 @@ def build_watch(topics: Sequence[Topic], broken: Sequence[Broken] = ()) -> dg.De
             context.log.error(text)
         # a broker that is down is one text, however many topics it has
         texts = dict.fromkeys([*(text for each in news for text in each), *given_up, *over])
-        cursor[_UNTOLD] = _tell_all([*texts], before.get(_UNTOLD, {}), edges, context)
+        cursor[_UNTOLD] = _tell_all([*texts], before.get(_UNTOLD, {}), adapters, context)
         said = f"{sum(len(found) for found, _ in found_of.values())} troubles, {len(news)} of them new"
         return dg.SensorResult(skip_reason="; ".join([said, *over]), cursor=json.dumps(cursor))
 
@@ -200,11 +202,11 @@ def _find_new(found: Finding, known: Collection[str]) -> Sequence[str]:
 
 
 def _tell_all(
-    texts: Sequence[str], untold: Mapping[str, Sequence[str]], edges: Edges, context: dg.SensorEvaluationContext
+    texts: Sequence[str], untold: Mapping[str, Sequence[str]], adapters: Adapters, context: dg.SensorEvaluationContext
 ) -> dict[str, list[str]]:
     """Tell each receiver what is new and what it did not take before, failed runs too; return what each is still to be told."""
     waiting, runs, bodies = dict[str, list[str]](), dict[str, dict[str, str]](), dict[str, str]()
-    for url in edges.settings.alert_urls:
+    for url in adapters.settings.alert_urls:
         waiting[url] = [*dict.fromkeys([*untold.get(receiver_of(url), ()), *texts])][-KEPT:]
         room = SHOWN - len(waiting[url])
         missed = context.instance.get_runs(dg.RunsFilter(tags={_untold_tag(url): "yes"}), limit=room) if room > 0 else []
@@ -240,7 +242,7 @@ def build_failure_sensor() -> dg.SensorDefinition:
             "not landed are asked for again by themselves."
         ),
     )
-    def run_failures(context: dg.RunFailureSensorContext, edges: dg.ResourceParam[Edges]) -> None:
+    def run_failures(context: dg.RunFailureSensorContext, adapters: dg.ResourceParam[Adapters]) -> None:
         run = context.dagster_run
         reason = read_reason(context.instance, run.run_id)
         text = _failure_text(run, reason)
@@ -250,7 +252,7 @@ def build_failure_sensor() -> dg.SensorDefinition:
             observation = dg.AssetObservation(raw_key(run.tags[TOPIC_TAG]), description=text, metadata=metadata)
             context.instance.report_runless_asset_event(observation)
         now = context.instance.get_run_by_id(run.run_id)  # a tick that is given up comes again with the same run
-        bodies = {url: text for url in edges.settings.alert_urls if now is None or _untold_tag(url) not in now.tags}
+        bodies = {url: text for url in adapters.settings.alert_urls if now is None or _untold_tag(url) not in now.tags}
         reasons = {_REASONS_TAG: _digest(reason)}
         if not bodies or _has_failed_so(run, reasons, context.instance):
             return

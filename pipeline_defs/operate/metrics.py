@@ -18,7 +18,7 @@ from ..core.log.latency import Histogram
 from ..core.log.losses import find_losses
 from ..core.tables.days import SECONDS_A_DAY, number_of
 from ..orchestration.topic_set import Broken
-from ..resources import Edges
+from ..resources import Adapters
 from ..settings import code_version
 from ..topics import Topic
 from .status import read_statuses
@@ -85,22 +85,22 @@ Samples = dict[str, dict[tuple[str, ...], float]]
 
 
 def read_metrics(
-    topics: Iterable[Topic], edges: Edges, instance: dg.DagsterInstance, broken: Iterable[Broken] = ()
+    topics: Iterable[Topic], adapters: Adapters, instance: dg.DagsterInstance, broken: Iterable[Broken] = ()
 ) -> list[Metric]:
     """Read the metrics of some topics; every family is there, with as many samples as could be read."""
     found: Samples = defaultdict(dict)
     found["offsetlake_build_info"][code_version(),] = 1
     latencies: dict[tuple[str, ...], Histogram] = {}
     listed = list(topics)
-    for topic, (document, coverage) in zip(listed, read_statuses(listed, edges, instance), strict=True):
+    for topic, (document, coverage) in zip(listed, read_statuses(listed, adapters, instance), strict=True):
         found["offsetlake_up"][topic.name,] = float("error" not in document)
         if "error" in document:
             found["offsetlake_topic_error"][topic.name, document["kind"]] = 1
         if coverage is not None:
             _count_lake(topic, coverage, found)
             _count_status(topic, document, found)
-            _count_tables(topic.name, document["tables"], edges.now_ms(), found)
-            _count_latencies(topic, coverage, document, edges, latencies, found)
+            _count_tables(topic.name, document["tables"], adapters.now_ms(), found)
+            _count_latencies(topic, coverage, document, adapters, latencies, found)
     for each in broken:
         found["offsetlake_up"].setdefault((each.name,), 0)
         found["offsetlake_topic_error"][each.name, each.error.kind] = 1
@@ -114,14 +114,14 @@ def _count_latencies(
     topic: Topic,
     coverage: Coverage,
     document: Mapping[str, Any],
-    edges: Edges,
+    adapters: Adapters,
     latencies: dict[tuple[str, ...], Histogram],
     found: Samples,
 ) -> None:
     """Count how long records waited: all raw and decoded rows as histograms, those of the last hour as quantiles per table."""
     latencies[topic.name, "raw"] = coverage.waits()
     if any(each["table"] == "decoded" and "error" not in each for each in document["tables"]):
-        latencies[topic.name, "decoded"] = edges.decodings.read_ranges(topic.name).sums.waits
+        latencies[topic.name, "decoded"] = adapters.decodings.read_ranges(topic.name).sums.waits
     for each_table in ({"table": "raw", **document}, *document["tables"]):
         for share, quantile in ((50, "0.5"), (95, "0.95")):
             seconds = each_table.get(f"latency_p{share}_seconds")

@@ -25,7 +25,7 @@ from ..core.log.coverage import Coverage
 from ..core.offsets import OffsetRange, check_topic, parse_key
 from ..core.setting_values import check_lake
 from ..core.tables.days import parse_day
-from ..resources import Edges
+from ..resources import Adapters
 from ..settings import read_settings
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def read(
     _check_topic(topic)
     _check_chosen(table, day, range)
     chosen = None if range is None else parse_key(str(range))
-    decodings = _default_edges().decodings if lake is None else _open(_place_of(lake))
+    decodings = _default_adapters().decodings if lake is None else _open(_place_of(lake))
     found = decodings.lake
     try:
         coverage = _check_landed(topic, chosen, found)
@@ -148,12 +148,12 @@ def _place_of(lake: str | os.PathLike[str]) -> str:
     return place if "://" in place else str(Path(place).expanduser().absolute())
 
 
-def _default_edges() -> Edges:
+def _default_adapters() -> Adapters:
     load_env_file()  # a store's login, say
-    return _edges(read_settings())
+    return _adapters(read_settings())
 
 
-_edges = cache(Edges)  # for the life of the process, by settings
+_adapters = cache(Adapters)  # for the life of the process, by settings
 
 
 @cache
@@ -209,8 +209,8 @@ def _spark_of(lake: Lake, session: Any) -> tuple[SparkSession, str]:
     from ..adapters.spark.spark import SCAN_CONF
 
     if session is None:
-        edges = _default_edges()
-        engine = edges.engine(edges.pyspark())
+        adapters = _default_adapters()
+        engine = adapters.engine(adapters.pyspark())
         if lake.store.is_remote and not engine.is_remote:
             raise Refused(
                 f"the Spark of this machine reads no object store, and the lake is {lake.store.root}; nothing was read; pass a "

@@ -18,16 +18,16 @@ from ..core.tables.decoded_table import EVENT_TIME
 from ..core.tables.raw_table import RangeFiles, is_compacted
 from ..landing.auditing import Finding
 from ..landing.landed_files import rows_path
-from ..resources import Edges
+from ..resources import Adapters
 from ..topics import Topic
 
 NOT_ASKED = "nothing: it cannot be compared"
 _RECORD = "SELECT {columns} FROM read_parquet($1) WHERE {wanted}"
 
 
-def trace_row(topic: Topic, partition: int, offset: int, edges: Edges, generation: int | None = None) -> dict[str, Any]:
+def trace_row(topic: Topic, partition: int, offset: int, adapters: Adapters, generation: int | None = None) -> dict[str, Any]:
     """Follow one record: row -> file -> range -> run -> attempt -> code version -> plan step; what is derived from it too."""
-    coverage = edges.lake.around(topic.name, partition, offset, generation)
+    coverage = adapters.lake.around(topic.name, partition, offset, generation)
     wanted = coverage.log.state.generation if generation is None else generation
     states = coverage.states()
     of_partition = (each for each in states if each.partition == partition and each.generation == wanted)
@@ -47,7 +47,7 @@ def trace_row(topic: Topic, partition: int, offset: int, edges: Edges, generatio
         return answer
     provenance, record = manifest.provenance, OffsetRange(wanted, partition, offset, offset + 1)
     answer |= {
-        "file": edges.lake.store.url(rows_path(manifest, edges.lake)) if manifest.file else None,
+        "file": adapters.lake.store.url(rows_path(manifest, adapters.lake)) if manifest.file else None,
         **({} if manifest.is_dropped else {"sha256": manifest.digest}),  # then the file is the table's, with other rows too
         "run": provenance.run_id,
         "attempt": provenance.attempt,
@@ -55,15 +55,15 @@ def trace_row(topic: Topic, partition: int, offset: int, edges: Edges, generatio
         "writer": provenance.writer,
         "landed_at_ms": provenance.landed_at_ms,
     }
-    log = raw_table_log(topic.name, edges.lake.store)
+    log = raw_table_log(topic.name, adapters.lake.store)
     with suppress(BrokenTable):  # the audit tells of it
         file = RangeFiles(log.read()).find_at(manifest)
         if file is not None and is_compacted(file):
-            answer["compacted_file"] = edges.lake.store.url(f"{log.folder}/{file.path}")
-    decoded = edges.decodings.read_ranges(topic.name) if topic.decode else None
+            answer["compacted_file"] = adapters.lake.store.url(f"{log.folder}/{file.path}")
+    decoded = adapters.decodings.read_ranges(topic.name) if topic.decode else None
     decoding = decoded.get(offsets) if decoded else None
     if decoded is not None and decoding is not None:
-        url = edges.lake.store.url
+        url = adapters.lake.store.url
         answer["decoded"] = {
             "revision": decoding.revision,
             "is_outdated": not decoding.is_of(manifest),
@@ -75,48 +75,50 @@ def trace_row(topic: Topic, partition: int, offset: int, edges: Edges, generatio
         }
         if decoding.dead:
             path = decoded.path_of(offsets, is_dead=True)
-            answer["decoded"]["dead_letter"] = _read_row(topic.name, path, record, edges, "side, error_class, error")
+            answer["decoded"]["dead_letter"] = _read_row(topic.name, path, record, adapters, "side, error_class, error")
         if decoding.decoded and topic.decode and topic.decode.event_time:
             path, day = decoded.path_of(offsets), f"CAST({EVENT_TIME}::DATE AS VARCHAR) AS day"
-            answer["decoded"] |= _read_row(topic.name, path, record, edges, day) or {}
+            answer["decoded"] |= _read_row(topic.name, path, record, adapters, day) or {}
     if topic.latest is not None:
-        answer["is_latest"] = _is_latest(topic.name, record, edges)
+        answer["is_latest"] = _is_latest(topic.name, record, adapters)
     hole = next((hole for hole in manifest.holes if hole.start <= offset < hole.end), None)
     answer["hole"] = hole.cause.value if hole else None
-    answer["row"] = None if hole else _read_row(topic.name, rows_path(manifest, edges.lake), record, edges)
+    answer["row"] = None if hole else _read_row(topic.name, rows_path(manifest, adapters.lake), record, adapters)
     return answer
 
 
-def _is_latest(topic: str, record: OffsetRange, edges: Edges) -> bool | None:
+def _is_latest(topic: str, record: OffsetRange, adapters: Adapters) -> bool | None:
     """Return whether the latest table has a record, a tombstone too; none where the table cannot be read."""
-    snapshot = LatestTable(edges.lake, topic).read()
+    snapshot = LatestTable(adapters.lake, topic).read()
     if snapshot is None or snapshot.damage or not snapshot.files:
         return None
-    return bool(_select("1", snapshot.files, record, edges)[1])
+    return bool(_select("1", snapshot.files, record, adapters)[1])
 
 
-def _read_row(topic: str, path: str, record: OffsetRange, edges: Edges, columns: str = "*") -> dict[str, Any] | None:
-    if not edges.lake.store.exists(path):
+def _read_row(topic: str, path: str, record: OffsetRange, adapters: Adapters, columns: str = "*") -> dict[str, Any] | None:
+    if not adapters.lake.store.exists(path):
         raise DamagedFile(
-            f"{edges.lake.store.url(path)}, which has the record, is gone; nothing was written; `{command('audit', topic)}` "
+            f"{adapters.lake.store.url(path)}, which has the record, is gone; nothing was written; `{command('audit', topic)}` "
             "names it and what is to be done",
             path=path,
         )
-    names, rows = _select(columns, [path], record, edges)
+    names, rows = _select(columns, [path], record, adapters)
     return dict(zip(names, rows[0], strict=True)) if rows else None
 
 
-def _select(columns: str, paths: Iterable[str], record: OffsetRange, edges: Edges) -> tuple[list[str], list[tuple[Any, ...]]]:
+def _select(
+    columns: str, paths: Iterable[str], record: OffsetRange, adapters: Adapters
+) -> tuple[list[str], list[tuple[Any, ...]]]:
     """Return the names of columns of a record, and its rows in files of the lake."""
-    patterns = [file_pattern(edges.lake, path) for path in paths]
-    return Duck(edges.lake, []).query(_RECORD.format(columns=columns, wanted=within([record])), [patterns])
+    patterns = [file_pattern(adapters.lake, path) for path in paths]
+    return Duck(adapters.lake, []).query(_RECORD.format(columns=columns, wanted=within([record])), [patterns])
 
 
-def check_broker(topic: Topic, edges: Edges) -> Finding:
+def check_broker(topic: Topic, adapters: Adapters) -> Finding:
     """Check what is landed against what the broker has: the topic is the planned one, nothing lies beyond its end."""
-    coverage = edges.lake.coverage(topic.name)
+    coverage = adapters.lake.coverage(topic.name)
     log_state = coverage.log.state
-    kafka = edges.kafka(topic)
+    kafka = adapters.kafka(topic)
     try:
         topic_id, cluster_id = kafka.read_ids(topic.name)
         refuse_other_cluster(topic.name, log_state.cluster_id, cluster_id)

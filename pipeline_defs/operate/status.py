@@ -43,7 +43,7 @@ from ..orchestration.runs.progress import (
 from ..orchestration.runs.tries import read_tries
 from ..orchestration.runs.waiting import undecoded_text
 from ..orchestration.topic_set import Broken, TopicFiles
-from ..resources import Edges
+from ..resources import Adapters
 from ..topics import LAND_PENDING, Topic
 from .news import read_tick_failures
 from .tables import read_tables
@@ -59,7 +59,7 @@ _OF_BROKER = ("earliest_offset", "end_offset", "lag", "lag_bytes", "lag_seconds"
 
 
 def read_statuses(
-    topics: Iterable[Topic], edges: Edges, instance: dg.DagsterInstance
+    topics: Iterable[Topic], adapters: Adapters, instance: dg.DagsterInstance
 ) -> Iterator[tuple[dict[str, Any], Coverage | None]]:
     """Read where topics stand, each as far as it can be read: no topic hides another, and no broker what the lake says.
 
@@ -69,18 +69,18 @@ def read_statuses(
     down: dict[str, BrokerUnavailable] = {}
     for topic in topics:
         coverage, began = None, time.monotonic()
-        servers = edges.bootstrap_servers(topic)
+        servers = adapters.bootstrap_servers(topic)
         try:
-            coverage = edges.lake.recent(topic.name, edges.now_ms() - WINDOW_MS)
+            coverage = adapters.lake.recent(topic.name, adapters.now_ms() - WINDOW_MS)
             if servers in down:
                 raise down[servers]
-            yield _describe(topic, coverage, edges, instance), coverage
+            yield _describe(topic, coverage, adapters, instance), coverage
         except Exception as raised:  # noqa: BLE001 (told by its type: another topic is not to pay for it)
             error = as_ours(raised, f"topic {topic.name}")
-            has_waited = time.monotonic() - began > edges.kafka_timeout_seconds / 4
+            has_waited = time.monotonic() - began > adapters.kafka_timeout_seconds / 4
             if isinstance(error, BrokerUnavailable) and has_waited:  # else it may be of this topic alone
                 down[servers] = error
-            known = _describe_lake(topic, coverage, edges, instance) if coverage else {"partitions": [], "tables": []}
+            known = _describe_lake(topic, coverage, adapters, instance) if coverage else {"partitions": [], "tables": []}
             said = {"error": str(error), "kind": error.kind, "next_action": _mend(topic, error)}
             yield {"topic": topic.name, **known, **said}, coverage
 
@@ -91,15 +91,15 @@ def broken_document(broken: Broken) -> dict[str, Any]:
     return {"topic": broken.name, "partitions": [], "tables": [], **said}
 
 
-def read_left_behind(files: TopicFiles, edges: Edges) -> Iterator[str]:
+def read_left_behind(files: TopicFiles, adapters: Adapters) -> Iterator[str]:
     """Yield a text on each topic of the lake that has ranges planned and not landed, and no defs.yaml any more.
 
     Nothing else names it: its defs.yaml was deleted, or names another topic now.
     """
     with suppress(LakeUnavailable):  # which is told of the topics that there are
-        for name in sorted({*edges.lake.planned_topics()} - {*files.names}):
+        for name in sorted({*adapters.lake.planned_topics()} - {*files.names}):
             try:
-                if files.find(name) is None and (pending := edges.lake.recent(name).pending()):
+                if files.find(name) is None and (pending := adapters.lake.recent(name).pending()):
                     yield (
                         f"{name} has no defs.yaml, or is excluded, so nothing lands {len(pending)} ranges that are planned; "
                         f"while Kafka has their records, a defs.yaml with `topic: {name}` lands them"
@@ -117,12 +117,12 @@ def _mend(topic: Topic, error: OffsetlakeError) -> str:
     return f"see the error ({error.kind})"
 
 
-def _describe(topic: Topic, coverage: Coverage, edges: Edges, instance: dg.DagsterInstance) -> dict[str, Any]:
+def _describe(topic: Topic, coverage: Coverage, adapters: Adapters, instance: dg.DagsterInstance) -> dict[str, Any]:
     """Return where a topic stands as a document; times are ms since 1970, none where nothing waits or nothing deletes."""
-    now_ms = edges.now_ms()
+    now_ms = adapters.now_ms()
     known = read_known(instance, [topic], now_ms)
-    found = read_situation(topic, coverage, edges, known)
-    sizes = edges.kafka(topic).read_bytes_per_offset(topic.name, found.marks) if found.endangered else {}
+    found = read_situation(topic, coverage, adapters, known)
+    sizes = adapters.kafka(topic).read_bytes_per_offset(topic.name, found.marks) if found.endangered else {}
     rows = _partition_rows(topic, found, sizes, now_ms)
     pending = set(found.coverage.pending())
     known_of_lake = _of_lake(topic, coverage, rows, found.losses(), now_ms)
@@ -130,7 +130,7 @@ def _describe(topic: Topic, coverage: Coverage, edges: Edges, instance: dg.Dagst
         **{name: sum(row[name] or 0 for row in rows) for name in ("lag", "lag_bytes")},
         "lag_seconds": _most(row["lag_seconds"] for row in rows),
         "seconds_to_loss": _least(row["seconds_to_loss"] for row in rows),
-        "group_off": _group_off(topic, coverage, edges),
+        "group_off": _group_off(topic, coverage, adapters),
     }
     now = TopicStatus(
         topic.name,
@@ -143,12 +143,12 @@ def _describe(topic: Topic, coverage: Coverage, edges: Edges, instance: dg.Dagst
         stuck=check_progress(topic, found, instance, now_ms).violations,
         held_back=held_back(topic, found, now_ms),
         waiting=waiting_text(topic, found, now_ms),
-        undecoded=undecoded_text(topic, found.coverage, edges, known),
+        undecoded=undecoded_text(topic, found.coverage, adapters, known),
         why_failed=why_failed(topic, found, instance) if known_of_lake["failed_ranges"] else "",
         is_landing=bool(pending & found.tries.in_progress.keys()) and not found.blocked,
         to_tick=find_missing_tick(instance, now_ms) or find_failing_ticks(topic, instance),
     )
-    tables = read_tables(topic, coverage, edges, instance)
+    tables = read_tables(topic, coverage, adapters, instance)
     return {**known_of_lake, **of_broker, "next_action": next_action(now), "partitions": rows, "tables": tables}
 
 
@@ -178,15 +178,15 @@ def find_failing_ticks(topic: Topic, instance: dg.DagsterInstance) -> str:
     return f"mend why Dagster's sensor {LAND_PENDING} fails ({why[0]})" if why else ""
 
 
-def _describe_lake(topic: Topic, coverage: Coverage, edges: Edges, instance: dg.DagsterInstance) -> dict[str, Any]:
+def _describe_lake(topic: Topic, coverage: Coverage, adapters: Adapters, instance: dg.DagsterInstance) -> dict[str, Any]:
     """Return the part of a document that needs no broker; what only the broker knows is none."""
-    tried, now_ms = read_tries(instance, topic.landing).tried, edges.now_ms()
+    tried, now_ms = read_tries(instance, topic.landing).tried, adapters.now_ms()
     rows = [*_lake_rows(coverage, tried, now_ms, coverage.log.state.heads).values()]
     return {
         **_of_lake(topic, coverage, rows, all_losses(coverage, {}), now_ms),
         **dict.fromkeys(("lag", "lag_bytes", "lag_seconds", "seconds_to_loss", "group_off")),
         "partitions": rows,
-        "tables": read_tables(topic, coverage, edges, instance),
+        "tables": read_tables(topic, coverage, adapters, instance),
     }
 
 
@@ -273,10 +273,10 @@ def _partition_rows(topic: Topic, found: Situation, bytes_per_offset: Mapping[in
     return sorted(rows, key=itemgetter("partition"))
 
 
-def _group_off(topic: Topic, coverage: Coverage, edges: Edges) -> int | None:
+def _group_off(topic: Topic, coverage: Coverage, adapters: Adapters) -> int | None:
     """Return by how many offsets the consumer group is off what is landed; none where the broker does not tell."""
     try:
-        there = edges.kafka(topic).read_group(topic.name, topic.group)
+        there = adapters.kafka(topic).read_group(topic.name, topic.group)
     except OffsetlakeError:  # where it may not be read: nothing else of the topic depends on it
         return None
     return sum(abs(at - there.get(p, 0)) for p, at in coverage.frontier(coverage.log.generation).items())

@@ -23,29 +23,29 @@ from ..orchestration.assets.decoded_asset import find_untold
 from ..orchestration.runs.moments import duration_text
 from ..orchestration.runs.projection import read_data_versions
 from ..orchestration.runs.waiting import with_undecoded
-from ..resources import Edges
+from ..resources import Adapters
 from ..tables.latest import find_due
 from ..topics import Topic
 
 
-def read_tables(topic: Topic, coverage: Coverage, edges: Edges, instance: dg.DagsterInstance) -> list[dict[str, Any]]:
+def read_tables(topic: Topic, coverage: Coverage, adapters: Adapters, instance: dg.DagsterInstance) -> list[dict[str, Any]]:
     """Read a document of the raw table, of each that the topic's defs.yaml names, and of its days; times are ms since 1970.
 
     Latencies are of the records that came into a table within the last hour, as far as they came for the first time.
     """
     found = []
-    since_ms = edges.now_ms() - WINDOW_MS
-    if edges.settings.has_raw_table:
-        found.append(_read("raw", lambda: _raw(topic.name, coverage, edges)))
+    since_ms = adapters.now_ms() - WINDOW_MS
+    if adapters.settings.has_raw_table:
+        found.append(_read("raw", lambda: _raw(topic.name, coverage, adapters)))
     if topic.decode is not None:
         fingerprint = topic.decode.fingerprint
-        found.append(_read("decoded", lambda: _decoded(topic.name, coverage, edges, fingerprint, since_ms)))
+        found.append(_read("decoded", lambda: _decoded(topic.name, coverage, adapters, fingerprint, since_ms)))
     if topic.latest is not None:
         config = topic.latest
-        found.append(_read("latest", lambda: _latest(topic.name, config, edges, since_ms)))
+        found.append(_read("latest", lambda: _latest(topic.name, config, adapters, since_ms)))
     if topic.days is not None:
         days = topic.days
-        found.append(_read("days", lambda: _days(topic, days, edges, instance)))
+        found.append(_read("days", lambda: _days(topic, days, adapters, instance)))
     return found
 
 
@@ -56,17 +56,17 @@ def _read(table: str, describe: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         return {"table": table, "error": str(error), "kind": error.kind}
 
 
-def _raw(topic: str, coverage: Coverage, edges: Edges) -> dict[str, Any]:
-    log = raw_table_log(topic, edges.lake.store)
+def _raw(topic: str, coverage: Coverage, adapters: Adapters) -> dict[str, Any]:
+    log = raw_table_log(topic, adapters.lake.store)
     head = log.read_head()
     due = find_due_for_raw(coverage, head) or find_due_by_files(coverage, log.read())
     landed = [manifest.provenance.landed_at_ms for manifest in due.adds]
     return {"version": head.version, "waiting_ranges": len(landed), "waiting_since_ms": min(landed, default=None)}
 
 
-def _decoded(topic: str, coverage: Coverage, edges: Edges, fingerprint: str, since_ms: int) -> dict[str, Any]:
-    decoded = edges.decodings.read_ranges(topic)
-    coverage = with_undecoded(coverage, decoded, edges.lake)
+def _decoded(topic: str, coverage: Coverage, adapters: Adapters, fingerprint: str, since_ms: int) -> dict[str, Any]:
+    decoded = adapters.decodings.read_ranges(topic)
+    coverage = with_undecoded(coverage, decoded, adapters.lake)
     due = [coverage.manifests[offsets].provenance.landed_at_ms for offsets in decoded.find_due(coverage)]
     sums, lately = decoded.sums, decoded.among(lambda sums: (sums.last_decoded_ms or 0) > since_ms)
     return {
@@ -81,8 +81,8 @@ def _decoded(topic: str, coverage: Coverage, edges: Edges, fingerprint: str, sin
     }
 
 
-def _latest(topic: str, config: Latest, edges: Edges, since_ms: int) -> dict[str, Any]:
-    due = find_due(topic, config, edges.decodings)
+def _latest(topic: str, config: Latest, adapters: Adapters, since_ms: int) -> dict[str, Any]:
+    due = find_due(topic, config, adapters.decodings)
     waiting = map(due.decoded.get, (*due.change.fresh, *due.change.changed))
     decoded_at = [each.provenance.landed_at_ms for each in waiting if each is not None]
     return {
@@ -90,19 +90,19 @@ def _latest(topic: str, config: Latest, edges: Edges, since_ms: int) -> dict[str
         "waiting_ranges": due.waiting,
         "waiting_since_ms": min(decoded_at, default=None),
         "made_anew_because": due.why_anew or None,
-        **latency_facts(LatestTable(edges.lake, topic).read_waits(due.snapshot, since_ms)),
+        **latency_facts(LatestTable(adapters.lake, topic).read_waits(due.snapshot, since_ms)),
     }
 
 
-def _days(topic: Topic, days: Days, edges: Edges, instance: dg.DagsterInstance) -> dict[str, Any]:
-    decoded = edges.decodings.read_ranges(topic.name)
+def _days(topic: Topic, days: Days, adapters: Adapters, instance: dg.DagsterInstance) -> dict[str, Any]:
+    decoded = adapters.decodings.read_ranges(topic.name)
     shown = read_data_versions(instance, topic.days_key)
     told = [day for day, version in shown.items() if version != GONE.version]
     return {
         "version": decoded.table.version,
         "days": len(told),
         "newest_day": max(told, default=None),
-        "untold_days": len(find_untold(days, decoded, shown, edges.now_ms())),
+        "untold_days": len(find_untold(days, decoded, shown, adapters.now_ms())),
     }
 
 

@@ -18,7 +18,7 @@ from dagster._core.utils import make_new_backfill_id
 from ..core.errors import DaemonUnavailable
 from ..core.log.coverage import Coverage
 from ..core.offsets import OffsetRange
-from ..resources import Edges
+from ..resources import Adapters
 from ..topics import REDO_TAG, TOPIC_TAG, Duty, Topic
 from .assets.raw_asset import ON_CHANGE, land_config
 from .choosing import Choice, select_ranges
@@ -128,12 +128,12 @@ class BackfillRequest:
     duty: Duty | None = None
 
 
-def launch_backfill(topic: Topic, request: BackfillRequest, edges: Edges, instance: dg.DagsterInstance) -> str:
+def launch_backfill(topic: Topic, request: BackfillRequest, adapters: Adapters, instance: dg.DagsterInstance) -> str:
     """Give Dagster a backfill, and return its id; keys that Dagster lacks are registered first."""
     duty, ranges = request.duty or topic.landing, request.ranges
-    now_seconds = edges.now_ms() / 1000
+    now_seconds = adapters.now_ms() / 1000
     check_daemon(instance, now_seconds)
-    register_keys(instance, topic, edges.lake.coverage(topic.name), wanted=ranges)
+    register_keys(instance, topic, adapters.lake.coverage(topic.name), wanted=ranges)
     chosen = topic.partitions.empty_subset().with_partition_keys([offsets.key for offsets in ranges])
     backfill_id: str = make_new_backfill_id()
     backfill = PartitionBackfill.from_asset_graph_subset(
@@ -197,14 +197,14 @@ def build_backfill(topic: Topic) -> dg.Definitions:
             "on_change": dg.Field(_ON_CHANGE, default_value="keep", description=ON_CHANGE),
         },
     )
-    def launch(context: dg.OpExecutionContext, edges: dg.ResourceParam[Edges]) -> None:
-        edges.check_lake(topic.name)
-        coverage = edges.lake.coverage(topic.name)
+    def launch(context: dg.OpExecutionContext, adapters: dg.ResourceParam[Adapters]) -> None:
+        adapters.check_lake(topic.name)
+        coverage = adapters.lake.coverage(topic.name)
         choice = _choice(context.op_config["ranges"])
-        selection = select_ranges(choice, topic, coverage, edges, context.instance)
+        selection = select_ranges(choice, topic, coverage, adapters, context.instance)
         title = f"{topic.backfill_job} by {choice.way}"
         request = BackfillRequest(selection.ranges, choice.is_redo, context.op_config["on_change"], title)
-        backfill = launch_backfill(topic, request, edges, context.instance)
+        backfill = launch_backfill(topic, request, adapters, context.instance)
         rows = preview_rows(coverage, selection.ranges)
         context.log.info("launched backfill %s of %s ranges of %s", backfill, len(rows), topic.name)
         totals = preview_totals(rows)

@@ -25,7 +25,7 @@ from ..core.landing.selection import (
 from ..core.log.coverage import Coverage
 from ..core.offsets import OffsetRange
 from ..core.tables.decoding import choose_dead, choose_outdated, choose_schema
-from ..resources import Edges
+from ..resources import Adapters
 from ..topics import Topic
 from .runs.moments import parse_time, time_text
 from .runs.tries import read_tries
@@ -140,11 +140,11 @@ class Choice:
             raise Refused(f"{self.spelled(name)} {error}; {NOTHING_DONE}") from None
 
 
-def select_times(topic: Topic, coverage: Coverage, start_ms: int, end_ms: int, edges: Edges) -> Selection:
+def select_times(topic: Topic, coverage: Coverage, start_ms: int, end_ms: int, adapters: Adapters) -> Selection:
     """Select ranges that may have records of a time span; the broker is asked only where something is not landed."""
     unlanded: dict[int, int] = {}
     if coverage.pending():
-        kafka = edges.kafka(topic)
+        kafka = adapters.kafka(topic)
         marks = kafka.read_watermarks(topic.name, topic.policy.isolation_level)
         # negative times mean something else to Kafka, and no time finds records that old
         is_old = start_ms < 0
@@ -154,12 +154,14 @@ def select_times(topic: Topic, coverage: Coverage, start_ms: int, end_ms: int, e
     return choose_times(coverage, start_ms, end_ms, unlanded)
 
 
-def select_ranges(choice: Choice, topic: Topic, coverage: Coverage, edges: Edges, instance: dg.DagsterInstance) -> Selection:
+def select_ranges(
+    choice: Choice, topic: Topic, coverage: Coverage, adapters: Adapters, instance: dg.DagsterInstance
+) -> Selection:
     """Select the ranges that a person means; never none: raises `Refused` or `EmptySelection`."""
     generation = coverage.log.generation if choice.generation is None else choice.generation
-    in_time = lambda: select_times(topic, coverage, *choice.times(edges.now_ms()), edges)  # noqa: E731
+    in_time = lambda: select_times(topic, coverage, *choice.times(adapters.now_ms()), adapters)  # noqa: E731
     if choice.is_of_decoded and choice.way in {*_DECODED_WAYS, "missing", "failed"}:
-        return _select_decoded(choice, topic, coverage, edges, instance)
+        return _select_decoded(choice, topic, coverage, adapters, instance)
     select: dict[str, Callable[[], Selection]] = {
         "all": lambda: choose_all(coverage),
         "missing": lambda: choose_missing(coverage),
@@ -172,20 +174,22 @@ def select_ranges(choice: Choice, topic: Topic, coverage: Coverage, edges: Edges
     return select[choice.way]()
 
 
-def _select_decoded(choice: Choice, topic: Topic, coverage: Coverage, edges: Edges, instance: dg.DagsterInstance) -> Selection:
+def _select_decoded(
+    choice: Choice, topic: Topic, coverage: Coverage, adapters: Adapters, instance: dg.DagsterInstance
+) -> Selection:
     """Select by the state of decoding; raise `EmptySelection` where no range matches."""
     if choice.way == "failed":
         tried = read_tries(instance, topic.decoding).tried
-        failed = [offsets for offsets in read_due(topic, edges) if offsets in tried]
+        failed = [offsets for offsets in read_due(topic, adapters) if offsets in tried]
         return choose_keys(coverage, failed, "whose decoding has failed")
-    return choose_keys(coverage, find_decoded(choice, topic, edges), _OF_DECODED[choice.way])
+    return choose_keys(coverage, find_decoded(choice, topic, adapters), _OF_DECODED[choice.way])
 
 
-def find_decoded(choice: Choice, topic: Topic, edges: Edges) -> list[OffsetRange]:
+def find_decoded(choice: Choice, topic: Topic, adapters: Adapters) -> list[OffsetRange]:
     """Find the chosen ranges by the state of decoding: those that wait, or those that are decoded in some way; may be none."""
     if choice.way == "missing":
-        return read_due(topic, edges)
-    known = edges.decodings.read(topic.name)
+        return read_due(topic, adapters)
+    known = adapters.decodings.read(topic.name)
     if choice.way == "schema":
         return choose_schema(known, choice.schema_id or "")
     if choice.way == "dead":

@@ -135,5 +135,5 @@ def test_the_latest_records_are_made_by_clicking(desk: Desk, visits: World, page
     for words in ("keys 9", "tombstones 1", "ranges_read 2"):
         page.get_by_role("row", name=words, exact=True).wait_for()
     load_until(page, f"{desk.url}/assets/latest/visits?view=checks", "Passed")
-    shown = DecodedTopic(visits.edges.lake, "visits", pa.string()).shown()
+    shown = DecodedTopic(visits.adapters.lake, "visits", pa.string()).shown()
     assert sorted(row[4] for row in shown) == [f"house-{number}" for number in range(9)]

@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pipeline_defs.adapters.kafka.producer import Acks, Guarantees
-from pipeline_defs.adapters.spark import spark as spark_edge
+from pipeline_defs.adapters.spark import spark as spark_adapter
 from pipeline_defs.adapters.system.jars import resolve_jars
 from pipeline_defs.adapters.system.processes import paused
 from pipeline_defs.adapters.testbed.broker import Broker, read_broker, start_broker, stop_broker
@@ -84,15 +84,15 @@ def unlanded(lone: Path, large: World, visible_growth: None) -> World:
 @pytest.fixture
 def visible_growth(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have Spark fetch and write in small steps, where it would keep 128 MiB, so that a read is seen to be under way."""
-    monkeypatch.setitem(spark_edge.PARQUET_OPTIONS, "parquet.block.size", str(1 << 18))  # type: ignore[arg-type]
-    monkeypatch.setitem(spark_edge.KAFKA_OPTIONS, "kafka.max.partition.fetch.bytes", str(1 << 20))  # type: ignore[arg-type]
+    monkeypatch.setitem(spark_adapter.PARQUET_OPTIONS, "parquet.block.size", str(1 << 18))  # type: ignore[arg-type]
+    monkeypatch.setitem(spark_adapter.KAFKA_OPTIONS, "kafka.max.partition.fetch.bytes", str(1 << 20))  # type: ignore[arg-type]
 
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have a read wait for two seconds where it would wait for minutes."""
     for name in ("kafkaConsumer.pollTimeoutMs", "kafka.request.timeout.ms", "kafka.default.api.timeout.ms"):
-        monkeypatch.setitem(spark_edge.KAFKA_OPTIONS, name, str(int(POLL_SECONDS * 1000)))  # type: ignore[arg-type]
+        monkeypatch.setitem(spark_adapter.KAFKA_OPTIONS, name, str(int(POLL_SECONDS * 1000)))  # type: ignore[arg-type]
 
 
 def send_large(world: World, records: int = RECORDS) -> None:
@@ -235,7 +235,7 @@ def test_a_stall_without_end_ends_the_run_by_name(lone: Path, unlanded: World, i
     """[R-52] The scan is bounded: it ends while the broker still stands still, and says so; then it lands whole."""
     world = unlanded
     world.with_policy(records_per_range=RECORDS)
-    world.edges.kafka_timeout_seconds = POLL_SECONDS
+    world.adapters.kafka_timeout_seconds = POLL_SECONDS
     world.plan()
     pid = start(lone).pid
     fault = striker_of(world, lambda: os.kill(pid, signal.SIGSTOP))
@@ -258,7 +258,7 @@ def test_a_topic_deleted_while_ranges_wait_is_one_clear_error_and_nothing_is_for
     landed, before = world.rows(), world.files()
     waiting = world.pending
     world.delete_topic()
-    world.wait_until(lambda: world.name not in world.edges.kafka().list_topics())
+    world.wait_until(lambda: world.name not in world.adapters.kafka().list_topics())
     with pytest.raises(UnknownTopic, match=f"topic {world.name} does not exist on the broker .* nothing was written"):
         world.land()
     with pytest.raises(UnknownTopic, match=f"topic {world.name} does not exist"):
@@ -273,7 +273,7 @@ def test_a_topic_deleted_while_ranges_wait_is_one_clear_error_and_nothing_is_for
     assert {offsets.generation for offsets in world.pending} == {1}
     assert outcomes(world.land()) == {Outcome.LANDED}
     assert len(world.rows()) == 100 + 30
-    (loss,) = read_ledger(world.topic, world.edges)
+    (loss,) = read_ledger(world.topic, world.adapters)
     assert (loss.key, loss.offsets.start, loss.offsets.end, loss.cause) == ("0-100-150", 100, 150, CLOSED)
 
 
@@ -297,7 +297,7 @@ def test_a_topic_deleted_in_the_middle_of_a_read_lands_nothing_of_it(
         world.plan()
         assert outcomes(world.land()) == {Outcome.LANDED}
         assert_landed_whole(world)
-        (loss,) = read_ledger(world.topic, world.edges)
+        (loss,) = read_ledger(world.topic, world.adapters)
         assert (loss.key, loss.cause) == (f"0-0-{RECORDS}", CLOSED)
 
 

@@ -62,12 +62,12 @@ def table_folder(world: World) -> Path:
 
 
 def table_path(world: World) -> str:
-    return raw_table_log(world.name, world.edges.lake.store).folder
+    return raw_table_log(world.name, world.adapters.lake.store).folder
 
 
 def table_names(world: World) -> set[str]:
     """Return the names of the files in the table's folder, whether a version names them or not."""
-    paths = world.edges.lake.store.list(table_path(world))
+    paths = world.adapters.lake.store.list(table_path(world))
     return {path.rsplit("/", 1)[-1] for path in paths if path.endswith(".parquet")}
 
 
@@ -77,7 +77,7 @@ def snapshot(world: World, version: int | None = None) -> list[int]:
 
 
 def compacted_files(world: World) -> list[Path]:
-    table = raw_table_log(world.name, world.edges.lake.store).read()
+    table = raw_table_log(world.name, world.adapters.lake.store).read()
     return sorted(table_folder(world) / file.path for file in table.files.values() if is_compacted(file))
 
 
@@ -112,7 +112,7 @@ def test_small_files_become_few_large_ones(world: World) -> None:
         "SELECT parse_filename(compacted_file) FROM ranges ORDER BY start"
     )
     assert [name for (name,) in rows] == [*names, None, None]
-    found = trace_row(world.topic, 0, 60, world.edges)
+    found = trace_row(world.topic, 0, 60, world.adapters)
     assert (found["range"], Path(found["compacted_file"]).name, found["row"]["offset"]) == ("0-50-100", names[0], 60)
     assert "sha256" in found, "of its own file, which is not dropped"
     assert world.compact(every=False) == [], "what is compacted is compacted"
@@ -156,7 +156,7 @@ def test_compaction_killed_at_any_step_leaves_each_row_once(placed: World, step:
         assert STEPS[step](len(named), len(left)), "the fault: it is in the middle"
     assert {verdict.outcome for verdict in world.compact()} <= {CompactionOutcome.COMPACTED}
     assert len(compacted_files(world)) == 2 and world.compact() == []
-    vacuum(world.edges.lake, world.edges.now_ms(), ALL_SECONDS)
+    vacuum(world.adapters.lake, world.adapters.now_ms(), ALL_SECONDS)
     assert table_names(world) == {path.name for path in compacted_files(world)}
     assert shown_rows(world) == sent_rows(world) and snapshot(world) == [*range(300)]
     assert_all_is_well(world)
@@ -175,7 +175,7 @@ def test_cutting_killed_at_any_step_leaves_each_row_once(placed: World, step: st
     with stopped_at(world, "replace", step):
         assert snapshot(world) == (old if step == "link_to_table" else new), "the fault: it is in the middle"
         assert shown_rows(world) == sent_rows(world)
-    append_landed(world.name, world.edges.lake, world.edges.now_ms)
+    append_landed(world.name, world.adapters.lake, world.adapters.now_ms)
     assert snapshot(world) == new and shown_rows(world) == sent_rows(world)
     assert_all_is_well(world)
 
@@ -192,14 +192,14 @@ def test_dropping_killed_at_any_step_is_finished_by_the_next(placed: World, step
     world.compact()
     with stopped_at(world, "drop", step):
         assert shown_rows(world) == sent_rows(world) and not world.pending
-    there = len(world.edges.lake.store.list("data"))
+    there = len(world.adapters.lake.store.list("data"))
     assert there == (4 if step == "drop_marked" else 3), "the fault: it is in the middle"
     assert shown_rows(world) == sent_rows(world)
     assert drop(world) == [None] * there
-    assert world.edges.lake.store.list("data") == {} and shown_rows(world) == sent_rows(world)
+    assert world.adapters.lake.store.list("data") == {} and shown_rows(world) == sent_rows(world)
     keys = [offsets.key for offsets in world.coverage.log.ranges]
     assert {verdict.outcome for verdict in world.land(keys, redo=True)} == {Outcome.UNCHANGED}
-    found = trace_row(world.topic, 0, 60, world.edges)
+    found = trace_row(world.topic, 0, 60, world.adapters)
     assert found["row"]["offset"] == 60 and "sha256" not in found, "the table's file, which has another one"
     world.topic = dataclasses.replace(world.topic, decode=Decode(Side(Format.STRING), Side(Format.NONE)))
     assert sum(verdict.decoding.rows for verdict in world.decode() if verdict.decoding) == 4 * PER_RANGE
@@ -207,8 +207,8 @@ def test_dropping_killed_at_any_step_is_finished_by_the_next(placed: World, step
 
 
 def drop(world: World) -> list[str | None]:
-    plans = plan_dropping(world.name, world.edges.lake, world.edges.now_ms() + 1, 0)
-    return [verdict.reason for verdict in drop_range_files(world.name, world.edges.lake, plans, 0)]
+    plans = plan_dropping(world.name, world.adapters.lake, world.adapters.now_ms() + 1, 0)
+    return [verdict.reason for verdict in drop_range_files(world.name, world.adapters.lake, plans, 0)]
 
 
 def test_the_command_and_the_job_compact(world: World, commands: Run) -> None:
@@ -241,7 +241,7 @@ def test_what_cannot_be_compacted_is_said(world: World, commands: Run) -> None:
     damaged.write_bytes(damaged.read_bytes()[:-9] + b"x" + damaged.read_bytes()[-8:])
     done = commands("--apply")
     assert isinstance(done.exception, CompactionFailed) and damaged.name in str(done.exception)
-    object.__setattr__(world.edges.settings, "has_raw_table", False)
+    object.__setattr__(world.adapters.settings, "has_raw_table", False)
     done = commands()
     assert isinstance(done.exception, Refused) and "OFFSETLAKE_RAW_TABLE is off" in str(done.exception)
 
@@ -260,7 +260,7 @@ def tables(world: World) -> Sequence[DeltaTable]:
 
 def named_files(world: World) -> set[str]:
     """Return those that their tables name now."""
-    root = world.edges.lake.store.url("")
+    root = world.adapters.lake.store.url("")
     return {uri.removeprefix(root) for table in tables(world) for uri in table.file_uris()}
 
 
@@ -277,7 +277,7 @@ def littered(placed: World) -> World:
     world.plan_and_land()
     assert world.compact()
     world.topic = dataclasses.replace(world.topic, decode=Decode(), latest=Latest())
-    topic = DecodedTopic(world.edges.lake, world.name, pa.string())
+    topic = DecodedTopic(world.adapters.lake, world.name, pa.string())
     for revision in range(2):
         topic.put(OffsetRange(0, 0, 0, 25), numbered(OffsetRange(0, 0, 0, 25), "abc", revision), revision)
         world.update_latest()
@@ -295,6 +295,6 @@ def test_a_vacuum_killed_between_two_deletes_has_deleted_nothing_that_a_table_na
     with stopped_at(world, "vacuum", "vacuum", nth):
         assert len(before - parquet_files(world)) == nth - 1, "the fault: it is in the middle"
         assert named <= parquet_files(world) and read_all(world) == rows
-    deleted, errors = vacuum(Lake(world.settings.lake), world.edges.now_ms(), ALL_SECONDS)
+    deleted, errors = vacuum(Lake(world.settings.lake), world.adapters.now_ms(), ALL_SECONDS)
     assert (len(deleted), errors) == (DELETES - nth + 1, [])
     assert parquet_files(world) == named and read_all(world) == rows

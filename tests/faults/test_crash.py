@@ -171,15 +171,15 @@ def poisoned(placed: World) -> World:
 
 
 def seen(world: World, *, is_dead: bool = False) -> list[tuple[int, int]]:
-    return shown_places(world.edges.lake, world.name, is_dead=is_dead)
+    return shown_places(world.adapters.lake, world.name, is_dead=is_dead)
 
 
 def restart(world: World) -> None:
     """Tick, and run what the tick asks for: the dead run is failed first, and its back-off waited for."""
     world.later(60_000)
-    end_dead_runs(world.instance, world.edges.now_ms())
+    end_dead_runs(world.instance, world.adapters.now_ms())
     for launched in world.in_process.decode(
-        run_derive_tick(world.topic, world.instance, world.edges, world.known).due, redo=False
+        run_derive_tick(world.topic, world.instance, world.adapters, world.known).due, redo=False
     ):
         assert launched.succeeded, launched.reason
 
@@ -190,7 +190,7 @@ def restart(world: World) -> None:
 def test_decoding_killed_at_any_step_ends_with_every_row_in_one_place(poisoned: World, step: str) -> None:
     """[R-68] After SIGKILL each landed row is decoded or a dead letter, once; redone it is the same; no lock to clean."""
     ranges, *is_staged = DECODE_STEPS[step]
-    store = poisoned.edges.lake.store
+    store = poisoned.adapters.lake.store
     expected = is_staged[store.is_remote]
     with stopped_at(poisoned, "decode", step):
         assert len(poisoned.decodings) == ranges
@@ -239,19 +239,19 @@ def test_at_most_once_abandons_what_a_crash_leaves(world: World) -> None:
     world.tick()
     world.launch()  # what is of another scan had not been claimed
     assert not world.pending and times_seen(world) == Counter(range(100, 150))
-    losses = read_ledger(world.topic, world.edges)
+    losses = read_ledger(world.topic, world.adapters)
     assert [(loss.key, loss.cause) for loss in losses] == [("0-0-100", ABANDONED)]
     told = world.checked(world.topic.check_key(NOTHING_LOST))
     assert told is not None and not told.passed, "the sensor has told Dagster"
     (verdict,) = world.land(["0-0-100"])
     assert verdict.outcome is Outcome.FAILED and "never reads a range twice" in verdict.violations[0]
 
-    accept_loss(world.topic, "0-0-100", world.edges, "somebody")
+    accept_loss(world.topic, "0-0-100", world.adapters, "somebody")
     world.send_numbered(30)
     world.tick()
     world.launch()
     assert times_seen(world) == Counter(range(100, 180))
-    assert check_tiling(world.name, world.edges.lake).passed
+    assert check_tiling(world.name, world.adapters.lake).passed
 
 
 def files(world: World) -> dict[Path, int]:

@@ -231,7 +231,7 @@ def test_a_spark_that_remembers_a_full_disk_is_replaced(lonely: World, monkeypat
     stop_server(folder)
     lonely.send_numbered(10, 0)
     lonely.plan()
-    lonely.edges.engine(lonely.edges.pyspark()).session(SCAN_CONF)
+    lonely.adapters.engine(lonely.adapters.pyspark()).session(SCAN_CONF)
     first = read_server(folder)
     assert first is not None
 

@@ -199,7 +199,7 @@ def test_a_landing_run_that_is_terminated_ends_cleanly_and_is_made_good(running:
     one.wait_until(lambda: is_idle(one))
     for world, is_terminate in zip(worlds, (True, False), strict=True):
         before = world.rows()
-        one.edges.engine(one.edges.pyspark()).session({})  # on a slow machine somebody has ended the frozen one
+        one.adapters.engine(one.adapters.pyspark()).session({})  # on a slow machine somebody has ended the frozen one
         with frozen(one.settings):
             world.send_numbered(RECORDS)
             one.wait_until(lambda world=world: run_in_its_step(world) is not None)  # type: ignore[misc]
@@ -220,7 +220,7 @@ def test_a_landing_run_that_is_terminated_ends_cleanly_and_is_made_good(running:
     one.wait_until(lambda: is_complete(worlds), every_seconds=0.5)
     one.wait_until(lambda: is_idle(one))
     power.cut()
-    sweep_orphans(one.edges.lake, one.edges.now_ms(), -60)
+    sweep_orphans(one.adapters.lake, one.adapters.now_ms(), -60)
     for world in worlds:
         world.assert_all_landed_once()
 

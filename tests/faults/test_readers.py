@@ -20,7 +20,7 @@ from pipeline_defs.core.tables.compaction import CompactionOutcome
 from pipeline_defs.core.tables.decoding import Decided
 from pipeline_defs.core.tables.latest import Latest
 from pipeline_defs.lab.bench.costs.loopback import s3_environment, s3a_conf
-from pipeline_defs.resources import Edges
+from pipeline_defs.resources import Adapters
 from pipeline_defs.tables.compaction import compact_table
 from pipeline_defs.tables.decoded_compaction import DecodedTable
 from pipeline_defs.tables.deleting import VACUUM_AFTER_SECONDS, vacuum
@@ -68,7 +68,7 @@ def compact_raw(world: World) -> None:
 
 
 def compact_decoded(world: World) -> None:
-    table = DecodedTable(world.name, world.edges.decodings)
+    table = DecodedTable(world.name, world.adapters.decodings)
     verdicts = compact_table(table, new_attempt(), world.tools(), world.topic.policy.target_file_bytes, every=True)
     assert {verdict.outcome for verdict in verdicts} == {CompactionOutcome.COMPACTED}
 
@@ -84,7 +84,7 @@ def replace_first(world: World) -> None:
 
 def run_vacuum(world: World) -> None:
     """With the real age: what was removed a week ago goes, what was removed just now stays."""
-    deleted, errors = vacuum(world.edges.lake, world.edges.now_ms())
+    deleted, errors = vacuum(world.adapters.lake, world.adapters.now_ms())
     assert not errors
     assert {path.split("/")[1] for path in deleted} >= {"raw", "decoded"}
 
@@ -143,7 +143,7 @@ class History:
 
     def _state(self) -> tuple[object, ...]:
         versions = [self.world.table(tree).version() for tree in TABLES]
-        return (*versions, *(path for path in self.world.edges.lake.store.list("tables") if path.endswith(".parquet")))
+        return (*versions, *(path for path in self.world.adapters.lake.store.list("tables") if path.endswith(".parquet")))
 
 
 def fill(world: World) -> None:
@@ -153,17 +153,17 @@ def fill(world: World) -> None:
     world.with_policy(records_per_range=PER_RANGE, target_file_bytes=10**6, isolation_level="read_uncommitted")
     world.derive(SCHEMAS[0], latest=Latest())
     world.send_aborted(partition=0, key=b"never", value=b'{"id": 1}')
-    now_ms = world.edges.now_ms
-    world.edges = Edges(world.settings, now_ms=lambda: now_ms() - LONG_AGO_MS)
+    now_ms = world.adapters.now_ms
+    world.adapters = Adapters(world.settings, now_ms=lambda: now_ms() - LONG_AGO_MS)
     for act in (land, decode, decode_otherwise, update_latest, compact_raw):
         act(world)
-    world.edges = Edges(world.settings)
+    world.adapters = Adapters(world.settings)
 
 
 def spark_environment(placed: World, folder: Path, request: pytest.FixtureRequest) -> Mapping[str, str]:
     """Return how a Spark of a reader's own finds Delta, and the bucket where the lake is in one."""
     pins, conf = ["delta"], dict[str, str]()
-    if placed.edges.lake.store.is_remote:
+    if placed.adapters.lake.store.is_remote:
         pins.append("s3a")
         conf = dict(s3a_conf(request.getfixturevalue("s3")))
     jars = [jar for pin in pins for jar in resolve_jars(pin, JARS)]
@@ -188,7 +188,7 @@ def test_readers_see_each_row_once_whatever_goes_on(
     """
     world, history = placed, History(placed)
     fill(world)
-    lake = world.edges.lake
+    lake = world.adapters.lake
     raw = lake.store.url(f"tables/raw/{world.name}")
     oldest = DeltaTable(raw).version()
     for table in TABLES:

@@ -102,7 +102,7 @@ def test_the_run_that_nobody_kills_leaves_nothing_to_do(world: World, other: Wor
     """The control, and that each step that is a case is passed as often as its cases say."""
     ask(world, other.topic)
     passed = Counter[str]()
-    world.edges.watch_step = lambda step, **_: passed.update([step])
+    world.adapters.watch_step = lambda step, **_: passed.update([step])
     assert run_pulse(world, other.topic).success
     assert go_on(world, other) == (0, 0)
     assert_all_is_there_once(world, other)
@@ -136,7 +136,7 @@ def work_off_the_queue(world: World) -> list[str]:
     turns: list[str] = []
     while waiting := world.instance.get_runs(RunsFilter(statuses=[DagsterRunStatus.QUEUED])):
         turns.append(waiting[-1].run_id)
-        assert work_off(turns[-1], world.topic, world.edges, world.instance)
+        assert work_off(turns[-1], world.topic, world.adapters, world.instance)
     return turns
 
 

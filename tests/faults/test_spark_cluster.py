@@ -19,7 +19,7 @@ from pipeline_defs.adapters.system.jars import resolve_jars
 from pipeline_defs.core.errors import EngineLost
 from pipeline_defs.core.landing.verdicts import Outcome
 from pipeline_defs.lab.bench.costs.spark_cluster import SparkCluster
-from pipeline_defs.resources import Edges
+from pipeline_defs.resources import Adapters
 from pipeline_defs.settings import Settings
 from tests.conftest import JARS
 from tests.faults.test_drills import assert_right, run_drills
@@ -49,7 +49,7 @@ def test_a_worker_that_dies_in_mid_scan_costs_time_and_nothing_else(remote: Worl
     assert striker.struck_at, "the fault: it was killed in the middle of a scan"
     assert {verdict.outcome for verdict in verdicts} == {Outcome.LANDED}
     assert_all_is_there_once(remote)
-    assert not remote.edges.lake.store.list("staging")
+    assert not remote.adapters.lake.store.list("staging")
 
 
 def test_a_server_that_dies_in_mid_scan_fails_the_job_which_another_one_does(remote: World, s3_cluster: SparkCluster) -> None:
@@ -103,7 +103,7 @@ def test_a_client_that_dies_in_mid_scan_leaves_a_job_that_harms_nobody(remote: W
     with stopped_at(remote, "land", "scan") as child:
         child.connection.send("go on")
         World.wait_until(lambda: bool(staged(remote)), 60)
-    assert remote.pending and remote.edges.lake.store.list("staging"), "the fault: it died in mid-scan"
+    assert remote.pending and remote.adapters.lake.store.list("staging"), "the fault: it died in mid-scan"
     assert {verdict.outcome for verdict in remote.land()} == {Outcome.LANDED}
     assert_all_is_there_once(remote)
 
@@ -194,7 +194,7 @@ def test_executors_enter_a_secured_broker_with_what_the_job_brings(
 ) -> None:
     """[R-80] No path of this machine is told to them, and no secret is in a log of the cluster."""
     clear = dataclasses.replace(remote.settings, bootstrap_servers=secured.at("PLAINTEXT"))
-    remote.settings, remote.edges = clear, Edges(clear)
+    remote.settings, remote.adapters = clear, Adapters(clear)
     remote.fill(200, 0)
     remote.plan()
     path = secured.properties(way)
@@ -202,7 +202,7 @@ def test_executors_enter_a_secured_broker_with_what_the_job_brings(
     assert not any(key.endswith(".location") for key in told) and str(secured.folder) not in str(told)
     listener = "SSL" if way == "certificate" else "SASL_SSL"
     own = dataclasses.replace(clear, bootstrap_servers=secured.at(listener), kafka_properties=path)
-    remote.settings, remote.edges = own, Edges(own)
+    remote.settings, remote.adapters = own, Adapters(own)
     assert {verdict.outcome for verdict in remote.land()} == {Outcome.LANDED}
     assert_all_is_there_once(remote)
     files = [path for path in s3_cluster.folder.rglob("*") if path.suffix == ".log" or path.name in {"stderr", "stdout"}]

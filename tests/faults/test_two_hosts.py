@@ -131,8 +131,8 @@ def test_a_daemon_that_was_cut_off_from_postgres_gives_way_to_the_one_that_took_
 def test_a_run_that_is_being_created_is_not_called_abandoned_by_a_database_of_another_time_zone(shared: World) -> None:
     """[R-26] Postgres writes a time without a zone in the session's: `options` in deploy/dagster.yaml makes it UTC."""
     run = create_run_for_test(shared.instance, job_name="land")
-    assert end_dead_runs(shared.instance, shared.edges.now_ms()) == []
-    assert end_dead_runs(shared.instance, shared.edges.now_ms() + 60_000) == [run.run_id], "the control"
+    assert end_dead_runs(shared.instance, shared.adapters.now_ms()) == []
+    assert end_dead_runs(shared.instance, shared.adapters.now_ms() + 60_000) == [run.run_id], "the control"
 
 
 @pytest.mark.timeout(300)
@@ -141,7 +141,7 @@ def test_no_daemon_works_on_a_database_of_another_time_zone(shared: World, postg
     home = postgres.make_home(shared.folder / "wrong", without_options=True)
     with open_instance(home) as instance:
         run = create_run_for_test(instance, job_name="land")
-        assert end_dead_runs(instance, shared.edges.now_ms()) == [run.run_id], "the fault: it was created just now"
+        assert end_dead_runs(instance, shared.adapters.now_ms()) == [run.run_id], "the fault: it was created just now"
     with host(shared, "wrong") as power:
         shared.wait_until(lambda: power.has_ended)
     assert "time zone America/Los_Angeles of Dagster's Postgres database, expected UTC" in log(shared, "wrong")
@@ -181,8 +181,8 @@ def test_two_homes_land_each_row_once_and_each_shows_it(world: World, homes: lis
         wanted = planned_by_sensors() + LOOKS
 
         def go_on() -> bool:
-            with Kafka(world.edges.bootstrap_servers(world.topic)) as kafka:
-                now_ms, lake = world.edges.now_ms(), world.edges.lake
+            with Kafka(world.adapters.bootstrap_servers(world.topic)) as kafka:
+                now_ms, lake = world.adapters.now_ms(), world.adapters.lake
                 Planner(world.name, Policy(), lake, kafka, lambda: now_ms, "a person").commit(through_end=True)
             for partition in (0, 1):
                 world.send_numbered(2, partition)

@@ -61,7 +61,7 @@ def bench(world: World, small: None, monkeypatch: pytest.MonkeyPatch) -> Bench:
         monkeypatch.setattr(module, "TOPIC", f"{world.name}-{module.__name__.rpartition('.')[2]}")
     for module in (client_cost, append_cost, decode_cost):
         rename(monkeypatch, module, world.name)
-    return Bench(world.edges, world.edges.pyspark(), world.folder, 0.0, 0.0, os.getpid())
+    return Bench(world.adapters, world.adapters.pyspark(), world.folder, 0.0, 0.0, os.getpid())
 
 
 def rename(monkeypatch: pytest.MonkeyPatch, module: Any, prefix: str) -> None:
@@ -97,7 +97,7 @@ def test_a_long_history_is_laid_out_as_a_real_one_and_read_by_processes_of_their
     figures = [*(f"{what}_seconds" for what in ("open", "planning_tick", "tick", "run", "status", "trace")), "peak_mb"]
     assert list(found) == ["ranges", *figures]
     assert all(found[figure] > 0 for figure in figures if figure not in {"open_seconds", "tick_seconds"})
-    coverage = bench.edges.lake.coverage(history.TOPIC)
+    coverage = bench.adapters.lake.coverage(history.TOPIC)
     assert len(coverage.manifests) == 60 + history.NEW_RANGES and coverage.pending() == []
     assert tiling_violations(coverage) == []
 

@@ -406,8 +406,8 @@ def test_each_way_to_choose_shows_what_it_means_and_what_cannot_be_meant_is_one_
     before_1970 = ("--from-time", "1950-01-01T00:00Z", "--to-time", "1965-01-01T00:00Z")
     ten_past = ("--from-time", "2025-11-17T12:10+01:00", "--to-time", "2025-11-17T12:30+01:00")
     in_zurich = ("--from-time", "2025-11-17T12:10", "--to-time", "2025-11-17T12:30", "--time-zone", "Europe/Zurich")
-    now_ms = world.edges.now_ms
-    world.edges.now_ms = lambda: NOON_MS + 54 * MINUTE_MS
+    now_ms = world.adapters.now_ms
+    world.adapters.now_ms = lambda: NOON_MS + 54 * MINUTE_MS
     late = ("--from-time", "2025-11-17T11:39Z", "--to-time", "2025-11-17T11:41Z")
     for arguments, keys in (
         (ten_past, ["0-10-20", "0-20-30", "0-40-50"]),
@@ -427,7 +427,7 @@ def test_each_way_to_choose_shows_what_it_means_and_what_cannot_be_meant_is_one_
     assert (found["offsets"], found["rows"], found["ranges_by_state"]) == (50, 40, {"landed": 4, "pending": 1})
     shown = backfill("--all").stdout
     assert "4 landed, 1 pending; 50 offsets, of which 40 rows" in shown and "nothing was launched; add --apply" in shown
-    world.edges.now_ms = now_ms
+    world.adapters.now_ms = now_ms
     for arguments, words in REFUSED:
         result = backfill(*arguments)
         assert isinstance(result.exception, OffsetlakeError), (arguments, result.stdout)

@@ -40,7 +40,7 @@ from pipeline_defs.orchestration.pulse.rebuilding import rebuild_topic
 from pipeline_defs.orchestration.pulse.ticking import run_derive_tick
 from pipeline_defs.orchestration.runs.tries import trying
 from pipeline_defs.orchestration.upkeep.compacting import compact_tables
-from pipeline_defs.resources import Edges
+from pipeline_defs.resources import Adapters
 from pipeline_defs.settings import Settings
 from tests.support.decoded import decoding_session
 from tests.support.lakes import list_encodings_falling
@@ -196,12 +196,12 @@ def test_a_lake_at_a_path_with_signs_of_patterns_is_read_and_no_other(settings: 
         for path in (other.lake_folder / "data").rglob("*.parquet"):
             pq.write_table(pq.read_table(path).slice(0, 5), path)
         assert {verdict.outcome for verdict in world.decode()} == {Decided.DECODED}
-        duck = Duck(world.edges.lake, [topic])
+        duck = Duck(world.adapters.lake, [topic])
         assert duck.ask(f'SELECT count(*) FROM "{topic}"')[1] == [(30,)]
         assert duck.query(f'SELECT count(*) FROM decoded."{topic}"')[1] == [(29,)]
-        assert trace_row(world.topic, 0, 7, world.edges)["row"]["value"] == b"7"
-        assert read_dead_letters(world.topic, None, 10, world.edges)[0] == 1
-        assert Duck(other.edges.lake, [topic]).query(f'SELECT count(*) FROM "{topic}"')[1] == [(5,)], "the control"
+        assert trace_row(world.topic, 0, 7, world.adapters)["row"]["value"] == b"7"
+        assert read_dead_letters(world.topic, None, 10, world.adapters)[0] == 1
+        assert Duck(other.adapters.lake, [topic]).query(f'SELECT count(*) FROM "{topic}"')[1] == [(5,)], "the control"
 
 
 START = "2013-01-01"
@@ -238,9 +238,9 @@ def numbers(world: World, day: str) -> list[int]:
 
 def decode_in_runs(world: World) -> None:
     """Decode what is due through Dagster."""
-    edges = Edges(world.settings, now_ms=world.edges.now_ms)
-    due = edges.decodings.read_ranges(world.name).find_due(world.coverage)
-    for run in InProcessRuns(world.topic, edges, world.instance).decode(due, redo=False):
+    adapters = Adapters(world.settings, now_ms=world.adapters.now_ms)
+    due = adapters.decodings.read_ranges(world.name).find_due(world.coverage)
+    for run in InProcessRuns(world.topic, adapters, world.instance).decode(due, redo=False):
         assert run.succeeded, run.reason
 
 
@@ -260,7 +260,7 @@ def test_a_late_record_makes_its_day_news_and_no_other(world: World, tmp_path: P
     assert {day: (facts["rows"], facts["ranges"]) for day, facts in told(world).items()} == {
         f"2013-01-0{n}": (10, 1) for n in (1, 2, 3)
     }
-    defs = build_defs(world.edges, topics=dg.Definitions.merge(world.definitions, dg.Definitions(assets=[totals])))
+    defs = build_defs(world.adapters, topics=dg.Definitions.merge(world.definitions, dg.Definitions(assets=[totals])))
     before = dg.evaluate_automation_conditions(defs, world.instance)
     world.send([*(event("2013-01-04", n) for n in range(30, 39)), event("2013-01-01", 39)])
     world.plan_and_land()
@@ -282,25 +282,25 @@ def test_a_compacted_table_is_sorted_by_event_time_and_tells_of_no_day(world: Wo
     world.send([{"partition": 1, "key": b"k", "value": b"{cut off"}, timed(None, 99)])
     world.plan_and_land()
     decode_in_runs(world)
-    days = [trace_row(world.topic, 0, offset, world.edges)["decoded"]["day"] for offset in (1, 30)]
+    days = [trace_row(world.topic, 0, offset, world.adapters)["decoded"]["day"] for offset in (1, 30)]
     assert days == ["2013-01-03", None]
     before, expected = told(world), {day: sorted(numbers(world, day)) for day in told(world)}
-    edges = Edges(world.settings)
-    assert len(edges.decodings.read_ranges(world.name).table.files) == 8
+    adapters = Adapters(world.settings)
+    assert len(adapters.decodings.read_ranges(world.name).table.files) == 8
     tools = world.tools()
-    verdicts = [*compact_tables(world.topic, "test", tools, edges, every=True)]
+    verdicts = [*compact_tables(world.topic, "test", tools, adapters, every=True)]
     assert {each.outcome for each in verdicts} == {CompactionOutcome.COMPACTED}, verdicts
-    table = DeltaTable(edges.lake.store.url(f"tables/decoded/{world.name}"))
+    table = DeltaTable(adapters.lake.store.url(f"tables/decoded/{world.name}"))
     (rows,) = table.file_uris(file_pruning_predicate=[("_dead", "=", "false")])
     times = pq.ParquetFile(rows).read(["event_time"])["event_time"]
     assert times.null_count == 1 and pc.is_null(times).to_pylist()[0], "a row without one comes first"
     assert times.drop_null().to_pylist() == sorted(times.drop_null().to_pylist())
-    assert report_days(world.topic, world.instance, edges) == [] and told(world) == before
+    assert report_days(world.topic, world.instance, adapters) == [] and told(world) == before
     assert {day: sorted(numbers(world, day)) for day in before} == expected
-    assert [*compact_tables(world.topic, "test", tools, edges, every=True)] == [], "what is compacted is compacted"
+    assert [*compact_tables(world.topic, "test", tools, adapters, every=True)] == [], "what is compacted is compacted"
     configure(world, schema="at TIMESTAMP, n BIGINT, more STRING")
     world.decode([next(iter(world.coverage.log.ranges)).key], redo=True)
-    assert check_decoded(world.topic, Edges(world.settings)).violations == ()
+    assert check_decoded(world.topic, Adapters(world.settings)).violations == ()
     assert {day: sorted(numbers(world, day)) for day in before} == expected
 
 
@@ -314,17 +314,17 @@ def test_a_filter_of_another_reader_finds_what_is_there(world: World) -> None:
     world.send([{"partition": 0, "key": b"k", "value": b"{cut off"}])
     world.plan_and_land()
     world.decode()
-    edges = Edges(dataclasses.replace(world.settings, has_raw_table=True))
-    append_landed(world.name, edges.lake, edges.now_ms)
-    assert_filters_find_what_is_there(world, edges)
-    assert [*compact_tables(world.topic, "test", world.tools(), edges, every=True)]
-    assert_filters_find_what_is_there(world, edges)
+    adapters = Adapters(dataclasses.replace(world.settings, has_raw_table=True))
+    append_landed(world.name, adapters.lake, adapters.now_ms)
+    assert_filters_find_what_is_there(world, adapters)
+    assert [*compact_tables(world.topic, "test", world.tools(), adapters, every=True)]
+    assert_filters_find_what_is_there(world, adapters)
 
 
-def assert_filters_find_what_is_there(world: World, edges: Edges) -> None:
+def assert_filters_find_what_is_there(world: World, adapters: Adapters) -> None:
     moment = pa.scalar(datetime(2020, 1, 1, tzinfo=UTC), pa.timestamp("us", "UTC"))
     for kind, key in (("raw", b"k1"), ("decoded", "k1")):
-        table = DeltaTable(edges.lake.store.url(f"tables/{kind}/{world.name}"))
+        table = DeltaTable(adapters.lake.store.url(f"tables/{kind}/{world.name}"))
         rows, dataset = table.to_pyarrow_table(), table.to_pyarrow_dataset()
         filters = [pc.field(name).is_valid() for name in rows.column_names]
         filters += [~each for each in filters]
@@ -343,37 +343,37 @@ def test_what_a_crash_or_a_wipe_left_untold_is_told_by_the_next_tick_and_by_a_re
     world.create_topic()
     world.send(event("2013-01-01", n) for n in range(5))
     world.plan_and_land()
-    edges = Edges(world.settings)
+    adapters = Adapters(world.settings)
     key = next(iter(world.coverage.log.ranges)).key
     run = queue_run(world.instance, world.topic.decoding.job)
-    with trying(world.instance, world.topic.decoding, [key], run.run_id, edges.now_ms) as done:
+    with trying(world.instance, world.topic.decoding, [key], run.run_id, adapters.now_ms) as done:
         world.decode()
-        run_derive_tick(world.topic, world.instance, edges, world.known)
+        run_derive_tick(world.topic, world.instance, adapters, world.known)
         assert told(world) == {}, "the run that has the range tells of it"
         done.add(key)
-    for process in (edges, edges, Edges(world.settings)):
+    for process in (adapters, adapters, Adapters(world.settings)):
         for _ in range(2):  # the second one finds that there is no news, and looks no further from then on
             run_derive_tick(world.topic, world.instance, process, world.known)
         assert {day: facts["rows"] for day, facts in told(world).items()} == {"2013-01-01": 5}
-        assert report_days(world.topic, world.instance, Edges(world.settings)) == [], "the control: nothing is news"
+        assert report_days(world.topic, world.instance, Adapters(world.settings)) == [], "the control: nothing is news"
         world.instance.wipe_assets([world.topic.days_key])
         assert told(world) == {}, "the fault"
-    assert report_days(world.topic, world.instance, Edges(world.settings)) == ["2013-01-01"]
+    assert report_days(world.topic, world.instance, Adapters(world.settings)) == ["2013-01-01"]
 
     configure(world, EventTime("value.n", "s"))
-    edges = Edges(world.settings)
-    assert report_days(world.topic, world.instance, edges) == [], "rows that were counted otherwise are still there"
-    assert "were counted by another event time" in check_outside(world.topic, edges).violations[0]
+    adapters = Adapters(world.settings)
+    assert report_days(world.topic, world.instance, adapters) == [], "rows that were counted otherwise are still there"
+    assert "were counted by another event time" in check_outside(world.topic, adapters).violations[0]
     assert world.topic.days is not None
     world.decode([offsets.key for offsets in world.coverage.log.ranges], redo=True)
-    assert report_days(world.topic, world.instance, Edges(world.settings)) == [START], "no row is of it any more"
+    assert report_days(world.topic, world.instance, Adapters(world.settings)) == [START], "no row is of it any more"
     assert told(world)[START]["rows"] == 0
-    assert "5 rows are of days before" in check_outside(world.topic, Edges(world.settings)).violations[0]
+    assert "5 rows are of days before" in check_outside(world.topic, Adapters(world.settings)).violations[0]
 
     configure(world)
     world.decode([offsets.key for offsets in world.coverage.log.ranges], redo=True)
     world.instance.wipe_assets([world.topic.days_key])
-    rebuild_topic(world.topic, Edges(world.settings), world.instance)
+    rebuild_topic(world.topic, Adapters(world.settings), world.instance)
     assert told(world)[START]["rows"] == 5
 
 
@@ -430,7 +430,7 @@ def test_a_day_is_read_in_each_form_and_what_cannot_be_is_refused(world: World) 
     assert places == sorted(places)
     relation = read(world.name, day=START, lake=lake, as_="duckdb")
     assert sorted(row[0] for row in relation.project("value.n").fetchall()) == expected
-    frame = read(world.name, day=START, lake=lake, as_=world.edges.engine(world.edges.pyspark()).session({}))
+    frame = read(world.name, day=START, lake=lake, as_=world.adapters.engine(world.adapters.pyspark()).session({}))
     assert sorted(row[0] for row in frame.select("value.n").collect()) == expected
     nothing = read(world.name, day="2014-01-01", lake=lake)
     assert (len(nothing), nothing.schema) == (0, arrow.schema)
@@ -457,7 +457,7 @@ def test_an_asset_of_ones_own_reads_each_range(world: World, tmp_path: Path, mon
     (project / project.name / "defs" / "order_sizes.py").write_text(block.text.replace("orders", world.name))
     monkeypatch.setenv("OFFSETLAKE_LAKE", world.settings.lake)
     monkeypatch.chdir(project)
-    defs = build_defs(world.edges, project=project)
+    defs = build_defs(world.adapters, project=project)
 
     world.fill(150, 0)
     world.tick()

@@ -31,7 +31,7 @@ from pipeline_defs.component import KafkaTopic
 from pipeline_defs.core.decode.decoders import SERIALIZED, Decode, Format, Side
 from pipeline_defs.core.errors import BadSetting, JobStuck, ScanFailed, UnusableSchema
 from pipeline_defs.orchestration.assets.derived_config import BudgetConfig, DecodeConfig, SideConfig
-from pipeline_defs.resources import Edges
+from pipeline_defs.resources import Adapters
 from pipeline_defs.settings import Settings
 from tests.support import fuzz
 from tests.support.decoded import decode
@@ -70,7 +70,7 @@ def test_a_format_from_defs_yaml_to_the_views(world: World, key: str, value: str
     world.launch()
     (launched,) = world.in_process.decode(list(world.coverage.log.ranges), redo=False)
     assert launched.succeeded, launched.reason
-    duck = Duck(world.edges.lake, [world.name])
+    duck = Duck(world.adapters.lake, [world.name])
     ids = [f"{side}::INTEGER" if FORMATS[name][0] is None else f"{side}.id" for side, name in (("key", key), ("value", value))]
     rows = duck.query(f'SELECT "offset", {", ".join(ids)} FROM decoded."{world.name}" ORDER BY 1')[1]
     assert rows == [(n, n, n) for n in range(3)]
@@ -245,8 +245,8 @@ def test_what_spark_says_of_a_record_is_told_nowhere(
 def own_engine(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     """A Spark that no other test uses: what is stuck in it ends it, and the jobs of all others with it."""
     with own_spark(settings, tmp_path_factory.mktemp("stuck")) as own:
-        edges = Edges(own)
-        yield edges.engine(edges.pyspark())
+        adapters = Adapters(own)
+        yield adapters.engine(adapters.pyspark())
 
 
 @pytest.mark.parametrize("name", ["waits", "backtracks"])

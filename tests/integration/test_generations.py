@@ -66,17 +66,17 @@ def test_a_recreated_topic_lands_as_a_new_generation_beside_the_old_one(world: W
     assert identities(world) == old, "the control: before it is recreated"
     world.recreate_topic()
     world.send({"partition": 0, "value": b"new %d" % n} for n in range(count))
-    ((document, _),) = read_statuses([world.topic], world.edges, world.instance)
+    ((document, _),) = read_statuses([world.topic], world.adapters, world.instance)
     assert (document["kind"], document["lag"], document["landed_ranges"]) == ("topic_recreated", None, 1)
     with pytest.raises(TopicRecreated, match=f"offsetlake plan {world.name} --apply"):
-        rebuild_topic(world.topic, world.edges, world.instance)
+        rebuild_topic(world.topic, world.adapters, world.instance)
     (waiting,) = world.land(["0-100-150"])
     assert waiting.outcome is Outcome.FAILED
     assert "deleted and created again: Kafka no longer has its records" in waiting.violations[0]
     assert identities(world) == old
     world.plan_and_land()
     assert identities(world) == old + take_sent(world, 1) and not world.pending
-    (loss,) = read_ledger(world.topic, world.edges)
+    (loss,) = read_ledger(world.topic, world.adapters)
     assert (loss.key, loss.offsets.start, loss.offsets.end, loss.cause) == ("0-100-150", 100, 150, CLOSED)
     world.assert_proven()
     assert [v.outcome for v in world.land(["0-0-100"], redo=True)] == [Outcome.EXPIRED]
@@ -91,7 +91,7 @@ def test_a_topic_recreated_in_a_look_is_one_generation_more_and_no_loss(world: W
 
     def recreate_first(admin: KafkaAdminClient, *arguments: Any, **options: Any) -> Any:
         if not recreated:
-            recreated.append(world.edges.kafka(world.topic).read_ids(world.name).topic_id)
+            recreated.append(world.adapters.kafka(world.topic).read_ids(world.name).topic_id)
             world.recreate_topic()
             world.send_numbered(40)
         return list_offsets(admin, *arguments, **options)
@@ -100,10 +100,10 @@ def test_a_topic_recreated_in_a_look_is_one_generation_more_and_no_loss(world: W
     world.plan_and_land()
     assert recreated, "the fault: it was recreated between its id and its watermarks"
     ids = {step.generation: step.topic_id for step in world.coverage.log.steps}
-    assert ids == {0: recreated[0], 1: world.edges.kafka(world.topic).read_ids(world.name).topic_id}
+    assert ids == {0: recreated[0], 1: world.adapters.kafka(world.topic).read_ids(world.name).topic_id}
     assert len(set(ids.values())) == 2
     assert identities(world) == old + take_sent(world, 1)
-    assert read_ledger(world.topic, world.edges) == []
+    assert read_ledger(world.topic, world.adapters) == []
     world.assert_proven()
 
 
@@ -116,8 +116,8 @@ def test_a_truncated_log_lands_as_a_new_generation(settings: Settings, own_broke
             world.create_topic(1, segment_bytes=str(1 << 20))
             world.send({"partition": 0, "value": bytes(10_000)} for _ in range(300))
             world.plan_and_land()
-            landed[world.name] = world.edges.kafka().read_ids(world.name).topic_id, take_sent(world, 0)
-            world.edges.kafka().close()
+            landed[world.name] = world.adapters.kafka().read_ids(world.name).topic_id, take_sent(world, 0)
+            world.adapters.kafka().close()
         stop_broker(tmp_path / "broker")
         for name in landed:
             last = max((tmp_path / "broker/data" / f"{name}-0").glob("*.log"))
@@ -128,13 +128,13 @@ def test_a_truncated_log_lands_as_a_new_generation(settings: Settings, own_broke
             topic_id, old = landed[world.name]
             marks = world.watermarks(0)
             assert 0 < marks.end < 300, "the fault: the log is shorter"
-            assert world.edges.kafka().read_ids(world.name).topic_id == topic_id, "the fault: it is the same topic"
+            assert world.adapters.kafka().read_ids(world.name).topic_id == topic_id, "the fault: it is the same topic"
             world.send({"partition": 0, "value": b"after %d" % n} for n in range(since))
             assert (world.watermarks(0).end > 300) == (since > 300), world.name
             world.plan_and_land()
             kept = [(1, 0, offset, bytes(10_000)) for offset in range(marks.end)]
             assert identities(world) == old + kept + take_sent(world, 1), world.name
-            assert read_ledger(world.topic, world.edges) == []
+            assert read_ledger(world.topic, world.adapters) == []
             world.assert_proven()
 
 
@@ -147,10 +147,10 @@ def test_another_cluster_is_refused_until_named(settings: Settings, own_broker: 
         world.plan()
         world.land(["0-0-100"])
         files: Any = SimpleNamespace(topics={world.name: world.topic}, broken=())
-        assert _ask_topics(files, world.edges) == world.name, "the control"
+        assert _ask_topics(files, world.adapters) == world.name, "the control"
         with pytest.raises(OtherCluster):  # `doctor` says so
-            _ask_topics(files, there.edges)
-        with there.edges.kafka().glancing([there.name]), pytest.raises(OtherCluster, match="`bootstrap_servers`") as glanced:
+            _ask_topics(files, there.adapters)
+        with there.adapters.kafka().glancing([there.name]), pytest.raises(OtherCluster, match="`bootstrap_servers`") as glanced:
             there.plan()
         with pytest.raises(OtherCluster, match="`cluster_id: ") as refused:
             there.plan()
@@ -166,7 +166,7 @@ def test_another_cluster_is_refused_until_named(settings: Settings, own_broker: 
         landed = old + take_sent(there, 1)
         assert identities(world) == landed
         there.assert_proven()
-        world.with_policy(cluster_id=world.edges.kafka().observe(world.name, "read_committed").cluster_id)
+        world.with_policy(cluster_id=world.adapters.kafka().observe(world.name, "read_committed").cluster_id)
         for _ in range(2):  # as two projects would in turns
             there.tick()
             with pytest.raises(OtherCluster, match="was moved from the Kafka cluster"):
@@ -192,7 +192,7 @@ def told(world: World) -> tuple[bool, str] | None:
 
 
 def holding(world: World) -> list[OpenTransaction]:
-    return read_holding(world.topic, world.edges)
+    return read_holding(world.topic, world.adapters)
 
 
 def wait_for_end(world: World) -> None:
@@ -205,7 +205,7 @@ def test_an_open_transaction_holds_back_planning_and_is_named(world: World) -> N
     world.fill(5, 0)
     world.with_policy(max_age_seconds=60.0)
     producer = world.begin_transaction("open")
-    begun_ms = world.edges.now_ms()
+    begun_ms = world.adapters.now_ms()
     world.send(({"partition": 0, "value": b"t%d" % n} for n in range(3)), producer)
     world.send_numbered(4)  # complete, and held back all the same
     world.plan()
@@ -216,7 +216,7 @@ def test_an_open_transaction_holds_back_planning_and_is_named(world: World) -> N
     assert (found.partition, found.first_offset, found.held_offsets) == (0, 5, 7)
     assert (found.transactional_id, found.hanging) == (f"{world.name}-open", None)
     assert found.started_at_ms is not None and abs(found.started_at_ms - begun_ms) < 10_000
-    row = holding_row(world.topic, found, world.edges.now_ms())
+    row = holding_row(world.topic, found, world.adapters.now_ms())
     assert 55 < row["open_seconds"] < 75
     assert row["text"] == (
         f"{world.name}/0 is held back at offset 5 by an open transaction of producer {found.producer_id} "
@@ -302,9 +302,9 @@ def test_a_hanging_transaction_is_named_as_one(careless: World, monkeypatch: pyt
     lost, well = holding(world)
     assert (lost.partition, lost.first_offset, lost.held_offsets, lost.transactional_id) == (0, 5, 4, f"{world.name}-lost")
     assert lost.hanging == "its coordinator has it as Empty without this Kafka partition"
-    assert lost.started_at_ms is not None and 0 <= world.edges.now_ms() - lost.started_at_ms < 60_000
+    assert lost.started_at_ms is not None and 0 <= world.adapters.now_ms() - lost.started_at_ms < 60_000
     assert (well.transactional_id, well.hanging) == (f"{world.name}-well", None)
-    text = holding_row(world.topic, lost, world.edges.now_ms())["text"]
+    text = holding_row(world.topic, lost, world.adapters.now_ms())["text"]
     assert "4 offsets wait; it hangs: its coordinator has it as Empty" in text
     assert f"kafka-transactions.sh abort --topic {world.name} --partition 0 --start-offset 5" in text
     world.plan_and_land()

@@ -21,7 +21,7 @@ from pipeline_defs.adapters.lake.footer import canonicalize
 from pipeline_defs.adapters.lake.lake import Lake
 from pipeline_defs.adapters.lake.layout import published_path
 from pipeline_defs.adapters.lake.parquet import RAW_SCHEMA, digest
-from pipeline_defs.adapters.spark import spark as spark_edge
+from pipeline_defs.adapters.spark import spark as spark_adapter
 from pipeline_defs.adapters.spark.engine import Engine
 from pipeline_defs.adapters.spark.spark import SCAN_CONF, Spark, kafka_options, select_raw, write_parquet
 from pipeline_defs.adapters.store import disk
@@ -147,7 +147,7 @@ def test_reading_a_range_again_changes_nothing(world: World, monkeypatch: pytest
     assert {(verdict.outcome, verdict.violations) for verdict in again} == {(Outcome.UNCHANGED, ())}
     assert before == world.files("data") and not list((world.lake_folder / "staging").glob("*"))
 
-    monkeypatch.setitem(spark_edge.PARQUET_OPTIONS, "compression", "snappy")  # type: ignore[arg-type]
+    monkeypatch.setitem(spark_adapter.PARQUET_OPTIONS, "compression", "snappy")  # type: ignore[arg-type]
     other = world.land(keys, redo=True)
     note = "equal rows, other bytes: of another writer, or without columns that came later"
     assert {(verdict.outcome, verdict.violations) for verdict in other} == {(Outcome.UNCHANGED, (note,))}
@@ -196,7 +196,7 @@ def test_a_file_that_is_not_as_planned_is_not_committed(
     world.fill(200)
     world.plan()
     with monkeypatch.context() as patch:
-        patch.setattr(spark_edge, name, otherwise)
+        patch.setattr(spark_adapter, name, otherwise)
         verdicts = world.land()
     assert {verdict.outcome for verdict in verdicts} == {Outcome.FAILED}
     assert said in verdicts[0].violations[0]
@@ -216,7 +216,7 @@ def test_a_backlog_of_uneven_ranges_lands_in_few_jobs_and_the_same_bytes(world: 
     Its reads share consumers, and no job has those of another, which may hold what was polled before a topic was recreated.
     """
     groups = list[str]()
-    beside(monkeypatch, spark_edge, "kafka_options", lambda *_, group: groups.append(group))
+    beside(monkeypatch, spark_adapter, "kafka_options", lambda *_, group: groups.append(group))
     world.create_topic(PARTITIONS)
     for number in range(ROUNDS):
         for partition in range(PARTITIONS):
@@ -295,11 +295,11 @@ def test_canonical_footers_change_no_meaning(world: World, tmp_path: Path) -> No
 
 def test_jobs_side_by_side_write_the_same_bytes(engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-19] [R-71] Writers of one JVM share the factory of encoders: a job with other options would change our bytes."""
-    monkeypatch.setitem(spark_edge.PARQUET_OPTIONS, "parquet.block.size", "65536")  # type: ignore[arg-type]
+    monkeypatch.setitem(spark_adapter.PARQUET_OPTIONS, "parquet.block.size", "65536")  # type: ignore[arg-type]
     alone = _write(engine, tmp_path / "alone")
-    others = {**spark_edge.PARQUET_OPTIONS, "parquet.enable.dictionary#topic": "false"}
+    others = {**spark_adapter.PARQUET_OPTIONS, "parquet.enable.dictionary#topic": "false"}
     beside, beside_others = tmp_path / "beside", tmp_path / "beside_others"
-    with _writing(engine, spark_edge.PARQUET_OPTIONS, tmp_path / "ours"):
+    with _writing(engine, spark_adapter.PARQUET_OPTIONS, tmp_path / "ours"):
         assert {_write(engine, beside / str(number)) for number in range(TRIES)} == {alone}
     with _writing(engine, others, tmp_path / "others"):
         assert any(_write(engine, beside_others / str(number)) != alone for number in range(10 * TRIES)), "the control"
@@ -307,10 +307,10 @@ def test_jobs_side_by_side_write_the_same_bytes(engine: Engine, tmp_path: Path, 
 
 def test_all_that_spark_writes_has_the_same_options() -> None:
     """[R-19] One function writes, for landing, decoding, compaction and latest."""
-    adapters = Path(spark_edge.__file__).parents[1]
+    adapters = Path(spark_adapter.__file__).parents[1]
     writers = {path.name for path in adapters.rglob("*.py") if ".write." in path.read_text("utf-8")}
     assert writers == {"class_archive.py", "spark.py"}, "the first in a JVM of its own, at setup"
-    assert Path(spark_edge.__file__).read_text("utf-8").count(".write.") == 1
+    assert Path(spark_adapter.__file__).read_text("utf-8").count(".write.") == 1
 
 
 def _write(engine: Engine, folder: Path) -> str:
@@ -383,24 +383,24 @@ def test_a_topic_lands_in_a_bucket(world: World) -> None:
     keys = [offsets.key for offsets in world.coverage.log.ranges]
     assert {verdict.outcome for verdict in world.land(keys, redo=True)} == {Outcome.UNCHANGED}
     assert_all_is_there_once(world)
-    assert not world.edges.lake.store.list("staging")
+    assert not world.adapters.lake.store.list("staging")
 
     (verdict,) = world.compact()
     assert (verdict.outcome, verdict.group.offsets.key) == (CompactionOutcome.COMPACTED, "0-0-250")
     assert_all_is_there_once(world)
-    ((compacted,),) = Duck(world.edges.lake, [world.name]).query(
+    ((compacted,),) = Duck(world.adapters.lake, [world.name]).query(
         "SELECT count(*) FROM ranges WHERE compacted_file LIKE 's3://%'"
     )[1]
     assert compacted == 3 and {verdict.outcome for verdict in world.land(keys, redo=True)} == {Outcome.UNCHANGED}
-    assert check_table(world.name, world.edges.lake).violations == ()
-    store = world.edges.lake.store
+    assert check_table(world.name, world.adapters.lake).violations == ()
+    store = world.adapters.lake.store
     assert not store.list("staging")
 
     for path in ("staging/dead/part.parquet", "staging/plan-dead"):
         store.put_new(path, b"x", "unused")
-    now_ms = world.edges.now_ms()
-    assert sweep_orphans(world.edges.lake, now_ms) == {}, "the control: all of it is new"
-    swept = sweep_orphans(world.edges.lake, now_ms + int((SWEEP_AFTER_SECONDS + 60) * 1000))
+    now_ms = world.adapters.now_ms()
+    assert sweep_orphans(world.adapters.lake, now_ms) == {}, "the control: all of it is new"
+    swept = sweep_orphans(world.adapters.lake, now_ms + int((SWEEP_AFTER_SECONDS + 60) * 1000))
     assert [*swept] == ["dead", "plan-dead"] and not store.list("staging")
 
 

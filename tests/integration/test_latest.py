@@ -50,7 +50,7 @@ from pipeline_defs.operate.reports import trace_row
 from pipeline_defs.orchestration.assets.latest_asset import RECOMPUTED, check_share
 from pipeline_defs.orchestration.home.dead_runs import end_dead_runs
 from pipeline_defs.orchestration.pulse.ticking import DerivedTick, run_latest_tick
-from pipeline_defs.resources import Edges
+from pipeline_defs.resources import Adapters
 from pipeline_defs.tables.latest import DueUpdate, LatestTools, Updated, find_due, update
 from tests.support.decoded import DecodedTopic, Rows, table_files
 from tests.support.killing import PLACES, everywhere, stopped_at
@@ -546,7 +546,7 @@ def test_whoever_dies_between_two_steps_leaves_the_table_old_or_new(placed: Worl
         with stopped_at(world, "update", step):
             is_new = {row[4]: row[5]["n"] for row in topic.shown()} == new
             assert is_new == (step == "commit_latest"), "the fault: it was stopped in the middle"
-        later = Edges(world.settings, now_ms=lambda: time.time_ns() // 1_000_000 + 60_000)  # its back-off is over
+        later = Adapters(world.settings, now_ms=lambda: time.time_ns() // 1_000_000 + 60_000)  # its back-off is over
         end_dead_runs(world.instance, later.now_ms())
         tick = run_latest_tick(world.topic, world.topic.latest, world.instance, later, world.known)
         assert tick.is_due != is_new, "the dead run does not keep the next one from being asked for"
@@ -565,38 +565,38 @@ def test_from_kafka_to_the_latest_record_through_dagster(world: World) -> None:
     world.send({"partition": n % 2, "key": b"k%d" % (n % 7), "value": b"v%d" % n} for n in range(150))
     world.send([{"partition": 1, "key": b"k3", "value": None}, {"partition": 0, "key": None, "value": b"nobody"}])
     world.plan_and_land()
-    assert run_latest_tick(world.topic, config, world.instance, world.edges, world.known) == DerivedTick(), (
+    assert run_latest_tick(world.topic, config, world.instance, world.adapters, world.known) == DerivedTick(), (
         "nothing is decoded yet"
     )
     world.decode()
-    tick = run_latest_tick(world.topic, config, world.instance, world.edges, world.known)
+    tick = run_latest_tick(world.topic, config, world.instance, world.adapters, world.known)
     assert tick.is_due and tick.waiting.startswith("2 ranges wait for an update")
     launched = launch(world)
     assert launched.succeeded, launched.reason
     (event,) = world.events(world.topic.latest_key)
     facts = {name: value.value for name, value in event.metadata.items()}
-    topic = DecodedTopic(world.edges.lake, world.name, pa.string(), pa.string())
+    topic = DecodedTopic(world.adapters.lake, world.name, pa.string(), pa.string())
     assert (facts["keys"], facts["tombstones"], facts["ranges_read"]) == (len(topic.shown()), 7 - len(topic.shown()), 2)
     assert topic.shown() == topic.recomputed()
-    assert not run_latest_tick(world.topic, config, world.instance, world.edges, world.known).is_due
-    _, rows = Duck(world.edges.lake, [world.name]).query(f'SELECT count(*) FROM latest."{world.name}"')
+    assert not run_latest_tick(world.topic, config, world.instance, world.adapters, world.known).is_due
+    _, rows = Duck(world.adapters.lake, [world.name]).query(f'SELECT count(*) FROM latest."{world.name}"')
     assert rows == [(facts["keys"],)]
     places = {(1, 74): True, (1, 75): True, (0, 0): False}  # the newest of a key, its tombstone, and one of many before
-    assert {place: trace_row(world.topic, *place, world.edges)["is_latest"] for place in places} == places
+    assert {place: trace_row(world.topic, *place, world.adapters)["is_latest"] for place in places} == places
 
     def look() -> DueUpdate:
-        return find_due(world.name, config, world.edges.decodings)
+        return find_due(world.name, config, world.adapters.decodings)
 
     assert not look().has_work, "the control"
-    tools = world.edges.latest_tools()
+    tools = world.adapters.latest_tools()
     findings = [check_share(world.name, config, share, tools) for share in range(SHARES)]
     assert [finding.violations for finding in findings] == [()] * SHARES
     assert sum(finding.facts["keys"] for finding in findings) == 7
     (audited,) = [
-        each for each in run_audit(world.topic, world.edges, "none", "", Shown("audit", None)) if each.check == RECOMPUTED
+        each for each in run_audit(world.topic, world.adapters, "none", "", Shown("audit", None)) if each.check == RECOMPUTED
     ]
     assert audited.passed and audited.facts["ranges"] == 2
-    DeltaTable(world.edges.lake.store.url(f"tables/latest/{world.name}")).delete("key = 'k1'")
+    DeltaTable(world.adapters.lake.store.url(f"tables/latest/{world.name}")).delete("key = 'k1'")
     found = [check_share(world.name, config, share, tools) for share in range(SHARES)]
     assert [("are not as a recomputation has them" in each.violations[0]) for each in found if not each.passed] == [True]
     assert look().has_work and look().why_anew == "another writer has changed it: DELETE"
@@ -607,12 +607,12 @@ def test_from_kafka_to_the_latest_record_through_dagster(world: World) -> None:
 def upserted(world: World) -> DecodedTopic:
     """Give the world's topic a latest table; what is decoded is put there by hand."""
     world.topic = dataclasses.replace(world.topic, decode=Decode(), latest=Latest())
-    return DecodedTopic(world.edges.lake, world.name, pa.string())
+    return DecodedTopic(world.adapters.lake, world.name, pa.string())
 
 
 def launch(world: World) -> Launched:
-    edges = Edges(world.settings)
-    return InProcessRuns(world.topic, edges, world.instance).update_latest(full=False)
+    adapters = Adapters(world.settings)
+    return InProcessRuns(world.topic, adapters, world.instance).update_latest(full=False)
 
 
 def test_a_lake_that_delta_rs_cannot_open_is_refused(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def by_key(verdicts: list[Verdict]) -> dict[str, Verdict]:
 def test_retention_of_planned_ranges_fails_them_by_name_until_somebody_accepts_it(world: World) -> None:
     """[R-15] [R-41] [R-42] Nothing is reset, the others land; after a person's word the rest does, and the equation holds."""
     world.create_topic(2, segment_ms="3600000")
-    old = world.edges.now_ms() - TWO_DAYS_MS
+    old = world.adapters.now_ms() - TWO_DAYS_MS
     world.send({"partition": 0, "key": b"old", "value": b"%d" % n, "timestamp_ms": old} for n in range(150))
     world.send_numbered(150, 0)  # a new segment: its records are two days younger
     world.send_numbered(100, 1)
@@ -65,14 +65,14 @@ def test_retention_of_planned_ranges_fails_them_by_name_until_somebody_accepts_i
     assert world.coverage.log.steps == steps, "no boundary moved"
     assert [row[:2] for row in world.rows()] == [(0, n) for n in range(200, 300)] + [(1, n) for n in range(100)]
     assert not world.plan(), "planning goes on from where it was"
-    waiting = read_ledger(world.topic, world.edges)
+    waiting = read_ledger(world.topic, world.adapters)
     assert [loss.key for loss in waiting] == ["0-0-100", "0-100-200"]
     assert {(loss.cause, loss.recorded_at_ms) for loss in waiting} == {(BEFORE_LANDED, None)}
     result = check_nothing_lost(world.topic, waiting)
     assert (result.passed, result.is_warning) == (False, False)
 
     for key in ("0-0-100", "0-100-200"):
-        accept_loss(world.topic, key, world.edges, "ada")
+        accept_loss(world.topic, key, world.adapters, "ada")
     verdicts = by_key(world.land())
     assert {v.outcome for v in verdicts.values()} == {Outcome.LANDED}
     assert world.rows() == sorted(row for row in world.sent.values() if row[0] == 1 or row[1] >= 150)
@@ -82,14 +82,14 @@ def test_retention_of_planned_ranges_fails_them_by_name_until_somebody_accepts_i
     assert (manifests["0-0-100"].file, manifests["0-0-100"].rows) == (None, 0)
     assert manifests["0-100-200"].holes == (Interval(100, 150, Cause.LOST),)
     assert manifests["0-100-200"].rows == 50
-    completeness = check_completeness(world.name, world.edges.lake)
+    completeness = check_completeness(world.name, world.adapters.lake)
     assert (completeness.passed, completeness.facts["lost"], completeness.facts["holes"]) == (True, 150, 0)
-    assert check_tiling(world.name, world.edges.lake).passed
-    result = check_nothing_lost(world.topic, read_ledger(world.topic, world.edges))
+    assert check_tiling(world.name, world.adapters.lake).passed
+    result = check_nothing_lost(world.topic, read_ledger(world.topic, world.adapters))
     assert (result.passed, result.is_warning) == (False, True)
-    _, rows = Duck(world.edges.lake, [world.name]).query('SELECT key, start, "end", accepted_by FROM losses ORDER BY start')
+    _, rows = Duck(world.adapters.lake, [world.name]).query('SELECT key, start, "end", accepted_by FROM losses ORDER BY start')
     assert rows == [("0-0-100", 0, 100, "ada"), ("0-100-200", 100, 150, "ada")]
-    assert lost_offsets(read_picture(world.topic, world.edges, world.instance)[0]) == 150, "what the map says"
+    assert lost_offsets(read_picture(world.topic, world.adapters, world.instance)[0]) == 150, "what the map says"
     assert [v.outcome for v in world.land(["0-100-200"], redo=True)] == [Outcome.EXPIRED]
 
 
@@ -107,11 +107,11 @@ def test_what_expires_while_it_is_read_is_lost_exactly(world: World) -> None:
         (Outcome.LANDED, (Interval(100, 135, Cause.LOST),)),
     ]
     assert [row[1] for row in world.rows()] == list(range(135, 200))
-    assert [(o.offsets.start, o.offsets.end) for o in read_ledger(world.topic, world.edges)] == [(0, 100), (100, 135)]
+    assert [(o.offsets.start, o.offsets.end) for o in read_ledger(world.topic, world.adapters)] == [(0, 100), (100, 135)]
     world.topic = dataclasses.replace(world.topic, on_loss="fail")
-    for loss in read_ledger(world.topic, world.edges):
-        accept_loss(world.topic, loss.key, world.edges, "ada")
-    assert check_nothing_lost(world.topic, read_ledger(world.topic, world.edges)).is_warning, "recorded before, accepted now"
+    for loss in read_ledger(world.topic, world.adapters):
+        accept_loss(world.topic, loss.key, world.adapters, "ada")
+    assert check_nothing_lost(world.topic, read_ledger(world.topic, world.adapters)).is_warning, "recorded before, accepted now"
 
 
 def test_what_expires_before_it_is_planned_is_a_lost_link_that_dagster_is_told_of_once(world: World) -> None:
@@ -131,12 +131,12 @@ def test_what_expires_before_it_is_planned_is_a_lost_link_that_dagster_is_told_o
     assert f"{world.name}/0 [50, 150): 100 offsets {BEFORE_PLANNED}" in str(event.metadata["ledger"].value)
     world.land()
     assert [row[:2] for row in world.rows() if row[0] == 0] == [(0, n) for n in (*range(50), *range(150, 300))]
-    (loss,) = read_ledger(world.topic, world.edges)
+    (loss,) = read_ledger(world.topic, world.adapters)
     assert (loss.offsets.start, loss.offsets.end, loss.cause) == (50, 150, BEFORE_PLANNED)
     assert not check_nothing_lost(world.topic, [loss]).is_warning
-    accept_loss(world.topic, loss.key, world.edges, "ada")
-    assert check_nothing_lost(world.topic, read_ledger(world.topic, world.edges)).is_warning
-    assert check_tiling(world.name, world.edges.lake).passed
+    accept_loss(world.topic, loss.key, world.adapters, "ada")
+    assert check_nothing_lost(world.topic, read_ledger(world.topic, world.adapters)).is_warning
+    assert check_tiling(world.name, world.adapters.lake).passed
 
 
 def test_nothing_is_accepted_that_is_not_lost(world: World) -> None:
@@ -145,12 +145,12 @@ def test_nothing_is_accepted_that_is_not_lost(world: World) -> None:
     world.plan()
     for key, error in (("0-0-100", Refused), ("0-0-99", BadKey), ("nonsense", BadKey)):
         with pytest.raises(error, match="nothing was"):
-            accept_loss(world.topic, key, world.edges, "ada")
+            accept_loss(world.topic, key, world.adapters, "ada")
     world.land()
     with pytest.raises(Refused, match=r"nothing is lost of .*, which is landed"):
-        accept_loss(world.topic, "0-0-100", world.edges, "ada")
+        accept_loss(world.topic, "0-0-100", world.adapters, "ada")
     assert not (world.lake_folder / "accepted").exists()
-    assert read_ledger(world.topic, world.edges) == []
+    assert read_ledger(world.topic, world.adapters) == []
     assert check_nothing_lost(world.topic, []).passed
     world.assert_all_landed_once()
 
@@ -159,7 +159,7 @@ def test_nothing_is_accepted_that_is_not_lost(world: World) -> None:
 def behind(world: World) -> World:
     """Have 350 records, of which the first 150 are planned and not landed; each is an hour younger than the one before."""
     world.create_topic(1)
-    began = world.edges.now_ms() - 400 * HOUR_MS
+    began = world.adapters.now_ms() - 400 * HOUR_MS
     world.send({"partition": 0, "key": b"k", "value": b"%d" % n, "timestamp_ms": began + n * HOUR_MS} for n in range(150))
     world.plan()
     world.send({"partition": 0, "key": b"k", "value": b"%d" % n, "timestamp_ms": began + n * HOUR_MS} for n in range(150, 350))
@@ -167,7 +167,7 @@ def behind(world: World) -> World:
 
 
 def skip(world: World, to: str) -> PlanStep | None:
-    return world.edges.planner(world.topic, "cli").commit(skip=find_skip(world.topic, to, "ada", world.edges))
+    return world.adapters.planner(world.topic, "cli").commit(skip=find_skip(world.topic, to, "ada", world.adapters))
 
 
 def rows_from(world: World, first: int) -> list[Row]:
@@ -238,7 +238,7 @@ def test_a_range_that_had_failed_goes_from_dagster_once_it_is_skipped(behind: Wo
     behind.tick()
     failed = behind.pending[0]
     run = queue_run(behind.instance, behind.topic.landing.job)
-    with trying(behind.instance, behind.topic.landing, [failed.key], run.run_id, behind.edges.now_ms):
+    with trying(behind.instance, behind.topic.landing, [failed.key], run.run_id, behind.adapters.now_ms):
         pass
     behind.instance.report_run_canceled(run)
     assert failed in read_tries(behind.instance, behind.topic.landing).tried, "the fault"
@@ -276,13 +276,13 @@ def test_the_newest_ranges_are_landed_first_where_the_policy_says_so(behind: Wor
     behind.send_numbered(300)
     behind.plan()
     behind.land([behind.pending[-1].key])
-    assert not check_tiling(behind.name, behind.edges.lake).passed, "the control"
-    assert not tiling_of(behind.topic, behind.edges, ()).passed, "the control"
+    assert not check_tiling(behind.name, behind.adapters.lake).passed, "the control"
+    assert not tiling_of(behind.topic, behind.adapters, ()).passed, "the control"
     held = behind.pending
-    assert tiling_of(behind.topic, behind.edges, held).passed, "a run is at them, in an order of its own"
-    assert not tiling_of(behind.topic, behind.edges, held[1:]).passed, "the control"
+    assert tiling_of(behind.topic, behind.adapters, held).passed, "a run is at them, in an order of its own"
+    assert not tiling_of(behind.topic, behind.adapters, held[1:]).passed, "the control"
     behind.with_policy(order="newest_first")
-    assert tiling_of(behind.topic, behind.edges, ()).passed, "also before anything more is planned"
+    assert tiling_of(behind.topic, behind.adapters, ()).passed, "also before anything more is planned"
 
 
 SEGMENT_MS = HOUR_MS * 2 // 3
@@ -298,7 +298,7 @@ def create(world: World, cleanup: str) -> None:
 
 def keyed(world: World, count: int, *, tombstones: Iterable[int] = ()) -> list[dict[str, Any]]:
     """Records over few keys, so that compaction leaves one of each, stamped hours ago."""
-    then, gone = world.edges.now_ms() - 4 * HOUR_MS, set(tombstones)
+    then, gone = world.adapters.now_ms() - 4 * HOUR_MS, set(tombstones)
     return [
         {"partition": 0, "key": b"k%d" % (n % KEYS), "value": None if n in gone else b"v%d" % n, "timestamp_ms": then}
         for n in range(count)
@@ -307,7 +307,7 @@ def keyed(world: World, count: int, *, tombstones: Iterable[int] = ()) -> list[d
 
 def close_segment(world: World) -> None:
     """Begin a new segment, as Kafka compacts closed ones: later than markers are stamped, in the hour that brokers allow."""
-    then = world.edges.now_ms() + SEGMENT_MS + HOUR_MS // 6
+    then = world.adapters.now_ms() + SEGMENT_MS + HOUR_MS // 6
     world.send([{"partition": 0, "key": b"closing", "value": b"", "timestamp_ms": then}])
 
 
@@ -344,7 +344,7 @@ def test_a_compacted_log_lands_with_every_hole_explained(world: World) -> None:
         ("0-300-301", 1, False),
     ]
     assert {hole.cause for m in manifests.values() for hole in m.holes} == {Cause.COMPACTED}
-    found = check_completeness(world.name, world.edges.lake)
+    found = check_completeness(world.name, world.adapters.lake)
     assert (found.passed, found.facts["rows"], found.facts["holes"]) == (True, KEYS + 1, 290)
     assert {verdict.outcome for verdict in world.land(list(manifests), redo=True)} == {Outcome.UNCHANGED}
 
@@ -406,7 +406,7 @@ def test_what_was_landed_before_compaction_stays_until_it_is_replaced_in_one_ste
     world.tick()
     world.launch()
     assert world.rows() == latest(world)[:-1] + before[100:], "the closing record is of a range that did not change"
-    assert check_published(world.name, world.edges.lake).passed
+    assert check_published(world.name, world.adapters.lake).passed
     assert {v.outcome for v in world.land(["0-0-100"], redo=True)} == {Outcome.UNCHANGED}
     assert world.coverage.manifests[manifest.offsets] == manifest
 
@@ -428,7 +428,7 @@ def test_a_stale_replace_never_takes_the_place_of_a_later_one(world: World) -> N
         stale.resume()
     assert world.rows() == later
     assert world.coverage.is_landed(verdict.offsets)
-    assert check_published(world.name, world.edges.lake).passed
+    assert check_published(world.name, world.adapters.lake).passed
 
 
 def test_a_stale_attempt_does_not_bring_back_what_a_replace_took_away(world: World) -> None:
@@ -448,13 +448,13 @@ def test_a_stale_attempt_does_not_bring_back_what_a_replace_took_away(world: Wor
         stale.resume()
     assert world.rows() == []
     assert {v.outcome for v in world.land([offsets.key], redo=True)} == {Outcome.UNCHANGED}
-    assert check_completeness(world.name, world.edges.lake).passed
+    assert check_completeness(world.name, world.adapters.lake).passed
 
 
 def test_transactions_in_a_compacted_log_are_explained(world: World) -> None:
     """[R-28] [R-29] Commits, aborts and markers, then compaction over all of it: rows are right and no hole is left open."""
     create(world, "delete")
-    then = world.edges.now_ms() - 4 * HOUR_MS
+    then = world.adapters.now_ms() - 4 * HOUR_MS
     producer = world.begin_transaction()
     world.send(keyed(world, 40), producer)
     producer.commit_transaction()
@@ -474,7 +474,7 @@ def test_transactions_in_a_compacted_log_are_explained(world: World) -> None:
     before = Counter(hole.cause for hole in landed.holes)
     assert before == {Cause.ABORTED: 1, Cause.TRANSACTION_MARKER: 3}, "the control: before compaction"
     world.assert_all_landed_once()
-    assert check_completeness(world.name, world.edges.lake).passed
+    assert check_completeness(world.name, world.adapters.lake).passed
     close_segment(world)
     world.alter_topic(cleanup_policy="compact")
     world.lake_afresh()
@@ -482,7 +482,7 @@ def test_transactions_in_a_compacted_log_are_explained(world: World) -> None:
     wait_for_compaction(world)
     assert {verdict.outcome for verdict in world.land()} == {Outcome.LANDED}
     assert world.rows() == latest(world)
-    assert check_completeness(world.name, world.edges.lake).passed
+    assert check_completeness(world.name, world.adapters.lake).passed
     assert Cause.COMPACTED in {hole.cause for m in world.coverage.manifests.values() for hole in m.holes}
 
 
@@ -498,7 +498,7 @@ def test_retention_of_a_compacted_topic_is_a_loss_and_never_a_hole(world: World)
     (verdict,) = world.land(["0-100-200"], on_step=stop_at("stage", lambda: world.delete_records(0, 150)))
     assert verdict.outcome is Outcome.FAILED
     assert "no row for [100, 150) and the broker's log does not explain it" in verdict.violations[0]
-    accept_loss(world.topic, "0-100-200", world.edges, "ada")
+    accept_loss(world.topic, "0-100-200", world.adapters, "ada")
     (verdict,) = world.land(["0-100-200"])
     assert verdict.manifest is not None
     assert [(hole.start, hole.end, hole.cause) for hole in verdict.manifest.holes] == [

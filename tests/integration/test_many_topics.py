@@ -21,7 +21,7 @@ from pipeline_defs.core.log.plan_step import LogState, PlanStep
 from pipeline_defs.landing.planner import Planner
 from pipeline_defs.orchestration.pulse import ticking
 from pipeline_defs.orchestration.pulse.pulse import tick_topics
-from pipeline_defs.resources import Edges
+from pipeline_defs.resources import Adapters
 from pipeline_defs.topics import Topic
 from tests.support.interleaving import beside
 from tests.support.world import World
@@ -60,16 +60,16 @@ def test_an_idle_tick_of_ten_topics_asks_no_more_often_than_one_of_two(world: Wo
     topics = [each.topic for each in worlds_of(world, 10)]
     found = []
     for some in (topics[:2], topics):
-        tick_topics(some, world.instance, world.edges)  # plans, and reads timestamps that are remembered
+        tick_topics(some, world.instance, world.adapters)  # plans, and reads timestamps that are remembered
         with counted(world, monkeypatch) as counts:
-            assert all(tick.error is None for tick in tick_topics(some, world.instance, world.edges))
+            assert all(tick.error is None for tick in tick_topics(some, world.instance, world.adapters))
         found.append(counts)
     few, many = found
     assert few == many
     assert few["questions"] > 0 and few["statements"] > 0
     with counted(world, monkeypatch) as alone:
         for topic in topics:
-            tick_topics([topic], world.instance, world.edges)
+            tick_topics([topic], world.instance, world.adapters)
     assert alone["questions"] >= 10 * few["questions"], "the control"
 
 
@@ -79,7 +79,7 @@ def test_a_topic_of_many_kafka_partitions_is_planned_by_as_few_questions(world: 
     for count in (2, 20):
         one = world.beside(f"{world.name}-{count}")
         one.fill(*[3] * count)
-        kafka = one.edges.kafka(one.topic)
+        kafka = one.adapters.kafka(one.topic)
         with counted(world, monkeypatch) as counts:
             state = kafka.read_topic_state(one.name, LogState(), one.topic.policy, 0)
         found.append(counts["questions"])
@@ -96,7 +96,7 @@ def test_a_glance_says_what_single_answers_say(world: World) -> None:
     transaction = two.begin_transaction()
     transaction.send(two.name, partition=0, value=b"open")
     transaction.flush()
-    kafka = world.edges.kafka(world.topic)
+    kafka = world.adapters.kafka(world.topic)
     names = [one.name, two.name]
 
     def answers() -> list[object]:
@@ -122,7 +122,7 @@ def test_a_glance_says_what_single_answers_say(world: World) -> None:
 def test_what_changes_after_a_glance_is_seen_by_the_next(world: World) -> None:
     """[R-30] A remembered timestamp is none of a topic created anew; where a log seems to have shrunk, planning looks anew."""
     (one,) = worlds_of(world, 1)
-    kafka = world.edges.kafka(world.topic)
+    kafka = world.adapters.kafka(world.topic)
 
     def look() -> tuple[int, int | None]:
         with kafka.glancing([one.name]):
@@ -148,7 +148,7 @@ def test_a_topic_that_is_gone_or_sick_is_asked_alone(world: World, monkeypatch: 
     """[R-30] It says what is wrong with it, and the others are planned from the glance."""
     topics = [each.topic for each in worlds_of(world, 2)]
     gone = dataclasses.replace(world.topic, name=f"{world.name}-gone")
-    ticks = tick_topics([gone, *topics], world.instance, world.edges)
+    ticks = tick_topics([gone, *topics], world.instance, world.adapters)
     assert [type(tick.error) for tick in ticks] == [UnknownTopic, type(None), type(None)]
     seen: list[set[str]] = []
     look = kafka_glance.look_at
@@ -159,7 +159,7 @@ def test_a_topic_that_is_gone_or_sick_is_asked_alone(world: World, monkeypatch: 
         return found
 
     monkeypatch.setattr("pipeline_defs.adapters.kafka.kafka.look_at", note)
-    tick_topics([gone, *topics], world.instance, world.edges)
+    tick_topics([gone, *topics], world.instance, world.adapters)
     assert seen == [{topic.name for topic in topics}]
 
 
@@ -167,10 +167,10 @@ def test_where_no_look_at_all_is_possible_each_topic_is_asked(world: World, monk
     """[R-30] An error that comes at once may be of one topic; one that has kept a tick waiting is of the cluster."""
     topics = [each.topic for each in worlds_of(world, 2)]
     monkeypatch.setattr("pipeline_defs.adapters.kafka.kafka.look_at", Mock(side_effect=BrokerUnavailable("the fault")))
-    ticks = tick_topics(topics, world.instance, world.edges)
+    ticks = tick_topics(topics, world.instance, world.adapters)
     assert [tick.error for tick in ticks] == [None, None]
     monkeypatch.setattr("pipeline_defs.adapters.kafka.kafka.PATIENCE_SECONDS", -1.0)
-    ticks = tick_topics(topics, world.instance, world.edges)
+    ticks = tick_topics(topics, world.instance, world.adapters)
     assert [str(tick.error) for tick in ticks] == ["the fault"] * 2
 
 
@@ -178,11 +178,11 @@ def test_where_no_look_at_all_is_possible_each_topic_is_asked(world: World, monk
 def test_a_glance_that_is_older_than_the_log_opens_no_generation(world: World, is_recreated: bool) -> None:
     """[R-10] Between a tick's look at all topics and its turn of this one, another planner has seen and planned more."""
     (one,) = worlds_of(world, 1)
-    kafka, other = (Kafka(world.edges.bootstrap_servers(world.topic)) for _ in range(2))
+    kafka, other = (Kafka(world.adapters.bootstrap_servers(world.topic)) for _ in range(2))
 
     def plan(by: Kafka) -> PlanStep | None:
-        now_ms = world.edges.now_ms()
-        return Planner(one.name, Policy(), world.edges.lake, by, lambda: now_ms, "test").commit(through_end=True)
+        now_ms = world.adapters.now_ms()
+        return Planner(one.name, Policy(), world.adapters.lake, by, lambda: now_ms, "test").commit(through_end=True)
 
     with kafka, other:
         assert plan(other) is not None
@@ -193,8 +193,8 @@ def test_a_glance_that_is_older_than_the_log_opens_no_generation(world: World, i
             ahead = plan(other)
             assert ahead is not None and kafka.observe(one.name, "read_committed").watermarks[0].end == 5, "the fault"
             assert plan(kafka) is None
-        assert world.edges.lake.recent(one.name).log.state.seq == ahead.seq + 1
-        assert world.edges.lake.recent(one.name).log.state.generation == is_recreated
+        assert world.adapters.lake.recent(one.name).log.state.seq == ahead.seq + 1
+        assert world.adapters.lake.recent(one.name).log.state.generation == is_recreated
 
 
 def test_ticks_compare_what_has_changed_alone_though_each_has_an_instance_of_its_own(
@@ -203,12 +203,12 @@ def test_ticks_compare_what_has_changed_alone_though_each_has_an_instance_of_its
     """[R-34] As Dagster gives each. One of another database, as after a loss, is told all that the lake has."""
     world.fill(300)
     world.plan_and_land()
-    edges, compared = Edges(world.settings), Mock(wraps=ticking.register_keys)
+    adapters, compared = Adapters(world.settings), Mock(wraps=ticking.register_keys)
     monkeypatch.setattr(ticking, "register_keys", compared)
 
     def tick() -> int:
         with dg.DagsterInstance.from_ref(world.instance.get_ref()) as instance:
-            (ticked,) = tick_topics([world.topic], instance, edges)
+            (ticked,) = tick_topics([world.topic], instance, adapters)
         assert ticked.error is None
         return compared.call_count
 
@@ -222,15 +222,15 @@ def test_what_somebody_wipes_in_dagster_is_told_again(world: World) -> None:
     """[R-34] Though nothing has changed in the lake, and the comparison of before has found nothing to tell."""
     world.fill(300)
     world.plan_and_land()
-    edges = Edges(world.settings)
+    adapters = Adapters(world.settings)
 
     def tick(topic: Topic) -> None:
-        (ticked,) = tick_topics([topic], world.instance, edges)
+        (ticked,) = tick_topics([topic], world.instance, adapters)
         assert ticked.error is None
 
     for _ in range(3):
         tick(world.topic)
-    assert edges.compared, "the control: from now on nothing is compared"
+    assert adapters.compared, "the control: from now on nothing is compared"
     world.instance.wipe_assets([world.topic.asset_key])
     assert world.materialized() == set(), "the fault"
     tick(world.topic)

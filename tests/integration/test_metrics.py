@@ -26,7 +26,7 @@ from pipeline_defs.core.tables.latest import Latest
 from pipeline_defs.operate.metrics import HELP, read_metrics
 from pipeline_defs.operate.tables import latency_text, read_tables, table_text
 from pipeline_defs.orchestration.assets.decoded_asset import day_event, report_days
-from pipeline_defs.resources import Edges
+from pipeline_defs.resources import Adapters
 from pipeline_defs.topics import Topic
 from tests.support.killing import QUICK_JVM
 from tests.support.redecoding import Heard
@@ -39,8 +39,8 @@ HOUR_MS = 3_600_000
 class Scrape:
     """What a real parser reads of the text, by name and label values without the topic's."""
 
-    def __init__(self, world: World, edges: Edges | None = None, others: Sequence[Topic] = ()) -> None:
-        text = metrics_text(read_metrics([*others, world.topic], edges or world.edges, world.instance))
+    def __init__(self, world: World, adapters: Adapters | None = None, others: Sequence[Topic] = ()) -> None:
+        text = metrics_text(read_metrics([*others, world.topic], adapters or world.adapters, world.instance))
         self.families = {family.name: family for family in text_string_to_metric_families(text)}
         self.samples = {
             (sample.name, frozenset(value for name, value in sample.labels.items() if name != "topic")): sample.value
@@ -56,7 +56,7 @@ class Scrape:
 def test_the_numbers_are_those_of_topic_and_lake(world: World) -> None:
     """A damaged topic beside it takes nothing away; of a broker that is down what the lake knows is left."""
     world.create_topic(2, retention_ms=str(10 * HOUR_MS))
-    world.send([{"partition": 0, "value": b"x", "timestamp_ms": world.edges.now_ms() - HOUR_MS}] * 150)
+    world.send([{"partition": 0, "value": b"x", "timestamp_ms": world.adapters.now_ms() - HOUR_MS}] * 150)
     with world.begin_transaction() as producer:
         world.send([{"partition": 1, "value": b"y"}] * 50, producer)
         producer.commit_transaction()
@@ -66,7 +66,7 @@ def test_the_numbers_are_those_of_topic_and_lake(world: World) -> None:
     world.delete_records(0, 120)
     world.wait_for_earliest(0, 120)
     damaged = dataclasses.replace(world.topic, name=f"damaged-{world.name}")
-    world.edges.lake.store.put_new(f"plan/{damaged.name}/{0:020d}.json", b"{}", "staging/scratch")
+    world.adapters.lake.store.put_new(f"plan/{damaged.name}/{0:020d}.json", b"{}", "staging/scratch")
     scrape, group, status = Scrape(world, others=[damaged]), f"offsetlake.{world.name}", world.status()
 
     assert scrape.families["offsetlake_topic_error"].samples[0].labels == {"topic": damaged.name, "kind": "broken_plan_log"}
@@ -88,7 +88,9 @@ def test_the_numbers_are_those_of_topic_and_lake(world: World) -> None:
     assert [scrape("offsetlake_time_to_loss_seconds", p) for p in "01"] == [0, math.inf]
     assert {family.removesuffix("_total") for family in HELP} == set(scrape.families), "every family is announced"
 
-    scrape = Scrape(world, Edges(dataclasses.replace(world.settings, bootstrap_servers="127.0.0.1:1"), kafka_timeout_seconds=1))
+    scrape = Scrape(
+        world, Adapters(dataclasses.replace(world.settings, bootstrap_servers="127.0.0.1:1"), kafka_timeout_seconds=1)
+    )
     assert scrape("offsetlake_up") == 0 and scrape("offsetlake_topic_error", "broker_unavailable") == 1
     assert scrape("kafka_topic_partitions") is None and scrape("offsetlake_landed_offset", "0") == 100
     assert scrape("offsetlake_landed_records_total", "0") == 100
@@ -97,7 +99,7 @@ def test_the_numbers_are_those_of_topic_and_lake(world: World) -> None:
 def test_latency_is_from_a_records_timestamp_until_it_could_be_read(world: World) -> None:
     """[R-94] In the metrics, in `status` and on each range; what was landed again, or before the last hour, does not count."""
     world.create_topic()
-    now_ms = world.edges.now_ms()
+    now_ms = world.adapters.now_ms()
     world.send({"partition": 0, "value": b"x", "timestamp_ms": now_ms - 50_000} for _ in range(100))
     world.send({"partition": 0, "value": b"x", "timestamp_ms": now_ms - 700_000} for _ in range(60))
     world.plan()
@@ -112,8 +114,8 @@ def test_latency_is_from_a_records_timestamp_until_it_could_be_read(world: World
     assert scrape("offsetlake_latency_last_hour_seconds", "raw", "0.95") == most
     shown = [each.metadata["latency_p95_seconds"].value for each in world.events(world.topic.asset_key)]
     assert sorted(round(float(str(each)), -2) for each in shown) == [100, 700]
-    later = world.edges.now_ms() + 2 * HOUR_MS
-    world.edges.now_ms = lambda: later
+    later = world.adapters.now_ms() + 2 * HOUR_MS
+    world.adapters.now_ms = lambda: later
     assert world.status()["latency_p95_seconds"] is None and Scrape(world)(histogram, "raw", "+Inf") == 160
 
 
@@ -126,7 +128,7 @@ def test_derived_tables_say_what_waits_for_them_and_what_was_set_aside(world: Wo
     world.plan_and_land()
     assert table_figures(world) == {"decoded": (-1, 1, None), "latest": (-1, 0, None)}
     world.decode()
-    scrape = Scrape(world, Edges(world.settings))
+    scrape = Scrape(world, Adapters(world.settings))
     assert table_figures(world) == {"decoded": (0, 0, None), "latest": (-1, 1, None)}
     assert scrape("offsetlake_dead_letters") == 1
     waited = scrape("offsetlake_table_waiting_seconds", "latest")
@@ -134,7 +136,7 @@ def test_derived_tables_say_what_waits_for_them_and_what_was_set_aside(world: Wo
     assert scrape("offsetlake_table_waiting_seconds", "decoded") == 0
     world.update_latest()
     assert table_figures(world)["latest"] == (1, 0, None)
-    shown = [table_text(each, world.edges.now_ms()) for each in documents(world)]
+    shown = [table_text(each, world.adapters.now_ms()) for each in documents(world)]
     assert shown == ["decoded: version 0, 9 rows of 1 range, 1 dead letter", "latest: version 1"]
     decoded, latest = map(latency_text, documents(world))
     assert decoded.startswith("records of the last hour within ") and decoded.endswith("(p95) of their timestamps")
@@ -143,7 +145,7 @@ def test_derived_tables_say_what_waits_for_them_and_what_was_set_aside(world: Wo
     world.plan_and_land()
     world.decode()
     world.update_latest()
-    scrape = Scrape(world, Edges(world.settings))
+    scrape = Scrape(world, Adapters(world.settings))
     waits = [scrape("offsetlake_latency_last_hour_seconds", table, "0.95") for table in ("raw", "decoded", "latest")]
     assert None not in waits and [scrape("offsetlake_latency_seconds_count", each) for each in ("raw", "decoded")] == [19, 18]
     assert waits[2] is not None and 0 < waits[2] < 600
@@ -161,30 +163,30 @@ def test_days_say_which_is_the_newest_that_was_told_and_how_many_are_not(world: 
         world.decode()
 
     def told() -> tuple[str, float | None, float | None]:
-        scrape = Scrape(world, Edges(world.settings))
+        scrape = Scrape(world, Adapters(world.settings))
         figures = scrape("offsetlake_newest_day_timestamp_seconds"), scrape("offsetlake_untold_days")
         assert scrape("offsetlake_table_version", "days") is None, "days are no table"
-        return table_text(documents(world)[-1], world.edges.now_ms()), *figures
+        return table_text(documents(world)[-1], world.adapters.now_ms()), *figures
 
     add("2013-01-01", "2013-01-03")
     assert told() == ("days: Dagster was told of 0; 2 wait to be told", None, 2)
-    report_days(world.topic, world.instance, Edges(world.settings))
+    report_days(world.topic, world.instance, Adapters(world.settings))
     third = datetime(2013, 1, 3, tzinfo=UTC).timestamp()
     assert told() == ("days: Dagster was told of 2, the newest 2013-01-03", third, 0)
-    edges = Edges(world.settings)
-    gone = day_event(world.topic, "2013-01-05", GONE, edges.decodings.read_ranges(world.name).table, edges)
+    adapters = Adapters(world.settings)
+    gone = day_event(world.topic, "2013-01-05", GONE, adapters.decodings.read_ranges(world.name).table, adapters)
     world.instance.report_runless_asset_event(gone)
     add("2013-01-02", "2013-01-03")
     assert told() == ("days: Dagster was told of 2, the newest 2013-01-03; 2 wait to be told", third, 2)
 
 
 def documents(world: World) -> list[dict[str, Any]]:
-    return read_tables(world.topic, world.coverage, Edges(world.settings), world.instance)
+    return read_tables(world.topic, world.coverage, Adapters(world.settings), world.instance)
 
 
 def table_figures(world: World) -> dict[str, tuple[float | None, float | None, str | None]]:
     """Return version, waiting ranges and kind of error of each table, as the status has them and a scrape."""
-    scrape = Scrape(world, Edges(world.settings))
+    scrape = Scrape(world, Adapters(world.settings))
     found = {}
     for each in documents(world):
         name = each["table"]
@@ -216,7 +218,7 @@ def configure(world: World, url: str) -> None:
     """Configure the client as a user would, by its own variable."""
     os.environ["OPENLINEAGE_URL"] = url
     world.settings = dataclasses.replace(world.settings, lineage=True)
-    world.edges = Edges(world.settings)
+    world.adapters = Adapters(world.settings)
 
 
 def unsent(world: World, run_id: str) -> list[str]:
@@ -226,7 +228,7 @@ def unsent(world: World, run_id: str) -> list[str]:
 def test_a_receiver_hears_of_each_landed_range(world: World, receiver: Receiver, clean_environment: None) -> None:
     """Two events per range, with where the rows came from, where they went, how many, and of which run."""
     url, events = receiver
-    assert world.edges.lineage() is None, "off unless configured: the client would print events then"
+    assert world.adapters.lineage() is None, "off unless configured: the client would print events then"
     configure(world, url)
     world.fill(150)
     world.plan()
@@ -270,7 +272,7 @@ def test_a_receiver_hears_of_each_version_of_derived_tables(world: World, receiv
     world.send([{"partition": 0, "key": b"k", "value": b"{cut off"}])
     world.plan_and_land()
     configure(world, url)
-    due = world.edges.decodings.read_ranges(world.name).find_due(world.coverage)
+    due = world.adapters.decodings.read_ranges(world.name).find_due(world.coverage)
     (decoded,) = world.in_process.decode(due, redo=False)
     updated = world.in_process.update_latest(full=False)
     assert decoded.succeeded and updated.succeeded, (decoded.reason, updated.reason)
@@ -357,13 +359,13 @@ def fill(world: World) -> None:
 
 def land(world: World, *keys: str) -> list[str]:
     """Land, and every range; return each reason why the group was not moved."""
-    world.edges.watch_step = failed = Heard("mirror_failed")
+    world.adapters.watch_step = failed = Heard("mirror_failed")
     assert {verdict.outcome for verdict in world.land(keys or None)} == {Outcome.LANDED}
     return [str(each["reason"]) for each in failed]
 
 
 def group(world: World) -> dict[int, int]:
-    return world.edges.kafka(world.topic).read_group(world.name, world.topic.group)
+    return world.adapters.kafka(world.topic).read_group(world.name, world.topic.group)
 
 
 @contextmanager
@@ -391,7 +393,7 @@ def test_kafkas_own_tool_shows_what_is_landed_as_lag(world: World) -> None:
     assert lag_by_tool(world) == {0: ("100", "150", "50"), 1: ("0", "20", "20")}
     land(world)
     assert lag_by_tool(world) == {0: ("150", "150", "0"), 1: ("20", "20", "0")}
-    kafka = world.edges.kafka(world.topic)
+    kafka = world.adapters.kafka(world.topic)
     assert kafka.read_group(world.name, f"my-lake.{world.name}") == {0: 150, 1: 20}
     assert kafka.read_group(world.name, f"offsetlake.{world.name}") == {}, "the control"
 

@@ -42,7 +42,7 @@ def test_each_form_has_the_landed_rows(placed: World, monkeypatch: pytest.Monkey
             rows = offsetlake.read(world.name, range=key)
             assert rows.schema == RAW_SCHEMA and landed_rows(rows) == expected
             assert landed_rows(offsetlake.read(world.name, range=key, as_="duckdb").arrow().read_all()) == expected
-            if not world.edges.lake.store.is_remote:
+            if not world.adapters.lake.store.is_remote:
                 assert landed_rows(offsetlake.read(world.name, range=key, as_="spark").toArrow()) == expected
         if not is_compacted:
             world.keep_raw_table()
@@ -51,7 +51,7 @@ def test_each_form_has_the_landed_rows(placed: World, monkeypatch: pytest.Monkey
             assert world.compact()
             world.send_numbered(50)
             world.plan_and_land()
-    if world.edges.lake.store.is_remote:
+    if world.adapters.lake.store.is_remote:
         with pytest.raises(Refused, match="the Spark of this machine reads no object store, and the lake is s3://"):
             offsetlake.read(world.name, as_="spark")
 
@@ -111,7 +111,7 @@ def test_decoded_and_latest_rows_are_read_in_each_form(world: World, monkeypatch
 
     world.create_topic()
     grow(0)
-    assert len(compact_decoded(world.edges.lake, world.name)) == 1, "rows of two ranges in one file, the last ones first"
+    assert len(compact_decoded(world.adapters.lake, world.name)) == 1, "rows of two ranges in one file, the last ones first"
     grow(130)
     asked = [("decoded", None), ("decoded", "0-0-100"), ("decoded", "0-100-132"), ("latest", None)]
     before = dict[tuple[str, str | None], Any]()
@@ -123,7 +123,7 @@ def test_decoded_and_latest_rows_are_read_in_each_form(world: World, monkeypatch
         assert expected and shown(arrow) == expected and shown(frame.toArrow()) == expected
         assert arrow["offset"].to_pylist() == sorted(arrow["offset"].to_pylist()), "in offset order"
     grow(260)
-    compact_decoded(world.edges.lake, world.name)
+    compact_decoded(world.adapters.lake, world.name)
     for (table, key), (relation, expected) in before.items():
         assert shown(relation.to_arrow_table()) == expected, "fixed when it was asked for"
         assert (shown(offsetlake.read(world.name, range=key, table=table)) == expected) == (key is not None), "the control"

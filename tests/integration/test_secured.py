@@ -22,7 +22,7 @@ from pipeline_defs.core.landing.verdicts import Outcome
 from pipeline_defs.core.log.cutting import Policy
 from pipeline_defs.core.offsets import OffsetRange, TopicRange
 from pipeline_defs.lab.processes import plain_environment, variables_of
-from pipeline_defs.resources import Edges
+from pipeline_defs.resources import Adapters
 from pipeline_defs.settings import Settings
 from pipeline_defs.topics import Topic
 from tests.support.killing import run_module
@@ -71,10 +71,10 @@ def test_what_is_landed_over_tls_is_what_lands_in_the_clear(landed: World, secur
         assert {verdict.outcome for verdict in world.plan_and_land()} == {Outcome.LANDED}
         assert world.digests == landed.digests
         assert "empty" not in world.digests.values() and len(world.digests) == 3
-        kafka = world.edges.kafka()
+        kafka = world.adapters.kafka()
         ends = {p: marks.end for p, marks in kafka.read_watermarks(world.name, "read_committed").items()}
         assert kafka.read_group(world.name, world.topic.group) == ends == {0: 150, 1: 62}
-        assert kafka.read_open_transactions(world.name, world.edges.now_ms()) == []
+        assert kafka.read_open_transactions(world.name, world.adapters.now_ms()) == []
 
 
 def test_no_secret_is_in_anything_that_dagster_keeps_of_a_run(
@@ -88,7 +88,7 @@ def test_no_secret_is_in_anything_that_dagster_keeps_of_a_run(
         scan = Scan((Read((TopicRange(world.name, OffsetRange(0, 0, 0, 1)),), 1),))
         with pytest.raises(ScanFailed) as failed:
             world.tools().spark.stage(scan, "read_committed", "/dev/null/nowhere")
-        shown = str(failed.value) + "".join(capfd.readouterr()) + caplog.text + repr(world.edges) + repr(world.settings)
+        shown = str(failed.value) + "".join(capfd.readouterr()) + caplog.text + repr(world.adapters) + repr(world.settings)
     kept = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     server = landed.settings.engine_folder.resolve()
     assert b"Setting Spark log level" in (server / LOG).read_bytes(), "the control: it is there that Spark speaks"
@@ -169,12 +169,12 @@ def test_the_embedded_broker_is_spoken_to_without_the_file(secured: Secured, set
     """It listens on loopback only, in the clear. The control is the same machine with an address set."""
     path = secured.properties("PLAIN")
     own = dataclasses.replace(settings, home=secured.folder, bootstrap_servers=None, kafka_properties=path)
-    edges = Edges(own)
-    assert (edges.bootstrap_servers(), edges.access()) == (secured.at("PLAINTEXT"), OPEN)
-    with edges.kafka() as kafka:
+    adapters = Adapters(own)
+    assert (adapters.bootstrap_servers(), adapters.access()) == (secured.at("PLAINTEXT"), OPEN)
+    with adapters.kafka() as kafka:
         assert isinstance(kafka.list_topics(), list)
     named = dataclasses.replace(own, bootstrap_servers=secured.at("SASL_SSL"))
-    assert Edges(named).access() == Edges(own).access(Topic("t", Policy(), bootstrap_servers="x:1")) == read_access(path)
+    assert Adapters(named).access() == Adapters(own).access(Topic("t", Policy(), bootstrap_servers="x:1")) == read_access(path)
 
 
 def test_who_may_not_see_a_topic_is_told_so(landed: World, secured: Secured) -> None:
@@ -194,7 +194,7 @@ def test_a_run_that_is_not_let_in_lands_nothing_and_says_why(landed: World, secu
     with beside(landed, tmp_path, secured.at("PLAINTEXT"), None) as world:
         world.plan()
     with beside(landed, tmp_path, secured.at("SASL_SSL"), None) as world:
-        world.edges.kafka_timeout_seconds = 1
+        world.adapters.kafka_timeout_seconds = 1
         (reason,) = [each.reason for each in world.try_launch()]
         assert "it speaks TLS, found security.protocol=PLAINTEXT" in str(reason), "the fault"
         assert world.rows() == [] and len(world.pending) == 3

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline_defs.adapters.spark import engine as edge
+from pipeline_defs.adapters.spark import engine as engine_adapter
 from pipeline_defs.adapters.spark import remote_engine, spark_liveness
 from pipeline_defs.adapters.spark.remote_engine import RemoteEngine
 from pipeline_defs.adapters.system.jars import resolve_jars
@@ -29,7 +29,7 @@ from pipeline_defs.lab.bench.measurement import Bench
 from pipeline_defs.lab.processes import plain_environment
 from pipeline_defs.landing.auditing import check_table
 from pipeline_defs.orchestration.upkeep.compacting import compact_tables
-from pipeline_defs.resources import Edges
+from pipeline_defs.resources import Adapters
 from pipeline_defs.settings import Settings
 from tests.conftest import JARS
 from tests.support.killing import run_module
@@ -77,10 +77,10 @@ def land_redo_and_decode(world: World, last_time_ms: int = 0) -> list[str]:
     world.topic = dataclasses.replace(world.topic, decode=Decode(Side(Format.STRING), side))
     said = world.decode()
     assert {verdict.outcome for verdict in said} == {Decided.DECODED}, said
-    duck = Duck(world.edges.lake, [world.name])
+    duck = Duck(world.adapters.lake, [world.name])
     assert duck.query(f'SELECT "value"."n" FROM decoded."{world.name}" ORDER BY ALL')[1] == [(n,) for n in range(350)]
     assert duck.query(f'SELECT error_class FROM dead_letters."{world.name}"')[1] == [("schema_violated",)]
-    assert not [path for path in world.edges.lake.store.list("staging") if path.endswith(".parquet")]
+    assert not [path for path in world.adapters.lake.store.list("staging") if path.endswith(".parquet")]
     return keys
 
 
@@ -90,8 +90,8 @@ def test_a_topic_lands_is_redone_and_decoded_by_a_cluster_and_nothing_of_spark_i
     """[R-79] [R-19] The same bytes as of a Spark on this machine, which is the control; workers get our code with the job."""
     steps = []
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
-    far.edges.watch_step = lambda step, **_: steps.append(step)
-    assert cluster.token not in str(far.edges.pyspark().spark_config), "Dagster shows it"
+    far.adapters.watch_step = lambda step, **_: steps.append(step)
+    assert cluster.token not in str(far.adapters.pyspark().spark_config), "Dagster shows it"
     land_redo_and_decode(far)
     assert not (far.settings.home / "engine").exists() and not (far.settings.home / "jars").exists()
     assert not any(step.startswith(("start_spark", "spark_")) for step in steps)
@@ -108,14 +108,14 @@ def test_a_topic_lands_is_redone_decoded_and_compacted_in_a_bucket(remote: World
     keys = land_redo_and_decode(remote, last_time_ms=2**62)
     remote.assert_proven()
     assert {verdict.outcome for verdict in remote.decode(keys, redo=True)} == {Decided.UNCHANGED}
-    edges = dataclasses.replace(remote.edges, settings=dataclasses.replace(remote.edges.settings, has_raw_table=True))
-    verdicts = [*compact_tables(remote.topic, "test", remote.tools(), edges, every=True)]
+    adapters = dataclasses.replace(remote.adapters, settings=dataclasses.replace(remote.adapters.settings, has_raw_table=True))
+    verdicts = [*compact_tables(remote.topic, "test", remote.tools(), adapters, every=True)]
     assert {verdict.outcome for verdict in verdicts} == {CompactionOutcome.COMPACTED}, verdicts
     assert len(verdicts) == 3, "the raw table's two Kafka partitions, and the decoded rows"
-    assert check_table(remote.name, remote.edges.lake).violations == ()
+    assert check_table(remote.name, remote.adapters.lake).violations == ()
     assert shown_rows(remote) == sent_rows(remote)
     assert {verdict.outcome for verdict in remote.decode(keys, redo=True)} == {Decided.UNCHANGED}, "out of one file"
-    left = remote.edges.lake.store.list("staging").values()
+    left = remote.adapters.lake.store.list("staging").values()
     assert not any(left), "but for the empty marks of folders that S3A makes where a scan failed"
 
 
@@ -140,9 +140,9 @@ def test_a_server_unable_to_do_what_is_asked_is_refused_at_once(cluster: SparkCl
 
 def test_a_frozen_server_holds_no_client_for_ever(cluster: SparkCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-79] It is not ours to end, so the client lets go; the control is the same client once the server goes on."""
-    monkeypatch.setattr(edge, "SILENT_SECONDS", 2.0)
+    monkeypatch.setattr(engine_adapter, "SILENT_SECONDS", 2.0)
     monkeypatch.setattr(spark_liveness, "ANSWER_SECONDS", 1.0)
-    monkeypatch.setattr(edge, "WATCH_SECONDS", 0.5)
+    monkeypatch.setattr(engine_adapter, "WATCH_SECONDS", 0.5)
     engine = RemoteEngine(cluster.url)
     pid = cluster.processes["server"].pid
     with pytest.raises(EngineLost, match="went away; all is well"):
@@ -213,8 +213,8 @@ def test_commands_name_the_spark_and_end_none_of_others(cluster: SparkCluster, s
 def test_a_cluster_sends_no_data(settings: Settings, s3_cluster: SparkCluster, s3_seen: CountingProxy, tmp_path: Path) -> None:
     """[R-80] A twentieth of what is landed at most; the control, a Spark in the run's own process, uploads each byte."""
     (tmp_path / "jars").symlink_to(JARS)
-    edges = Edges(settings)
-    bench = Bench(edges, edges.pyspark(), tmp_path, 0.0, 0.0, os.getpid())
+    adapters = Adapters(settings)
+    bench = Bench(adapters, adapters.pyspark(), tmp_path, 0.0, 0.0, os.getpid())
     bench.fill(LOAD, print)
     assert count_driver_bytes(bench, s3_cluster, s3_seen) <= 0.05
     assert count_control(bench, s3_seen) >= 1

@@ -32,7 +32,7 @@ from pipeline_defs.orchestration.runs.ledger import Endangered, check_expiry, re
 from pipeline_defs.orchestration.runs.moments import time_text
 from pipeline_defs.orchestration.runs.tries import UPDATE, trying, trying_all
 from pipeline_defs.orchestration.topic_set import TopicFiles
-from pipeline_defs.resources import Edges
+from pipeline_defs.resources import Adapters
 from pipeline_defs.topics import LAND_PENDING, PROGRESS, TIME_TO_LOSS
 from tests.support.pulse import audited, said
 from tests.support.world import World
@@ -43,13 +43,13 @@ HOUR_MS = 3600 * 1000
 def test_from_waiting_to_landed_every_number_and_sentence_follows(world: World) -> None:
     """Lag is counted against what the producer sent; the sentence names the command that brings it on."""
     world.create_topic(2)
-    real_now = world.edges.now_ms
+    real_now = world.adapters.now_ms
     world.send([{"partition": 0, "value": bytes(1000), "timestamp_ms": real_now() - 600_000}] * 150)
     world.send_numbered(30, partition=1)
     now = world.status()
     assert [row["lag"] for row in now["partitions"]] == [150, 30] and now["lag"] == 180
     assert 600 <= now["lag_seconds"] < 660
-    sizes = world.edges.kafka(world.topic).read_sizes(world.name, [0, 1])
+    sizes = world.adapters.kafka(world.topic).read_sizes(world.name, [0, 1])
     assert now["lag_bytes"] == sum(sizes.values()), "all of the log waits"
     assert now["next_action"].startswith(f"plan 180 offsets: `offsetlake plan {world.name} --through-end --apply`")
     world.hear_daemon("SENSOR")
@@ -84,14 +84,14 @@ def test_from_waiting_to_landed_every_number_and_sentence_follows(world: World) 
     assert (now["lag"], now["lag_bytes"], now["lag_seconds"], now["seconds_to_loss"]) == (0, 0, None, None)
     assert now["next_action"] == f"{NOTHING}: everything is landed"
     assert abs(now["last_landed_at_ms"] - real_now()) < 60_000
-    world.edges.now_ms = lambda: real_now() + 3_600_000
+    world.adapters.now_ms = lambda: real_now() + 3_600_000
     assert world.status()["landed_per_second"] == 0
 
 
 def test_looking_at_a_topic_that_the_broker_lacks_says_so_and_creates_no_instance(world: World, tmp_path: Path) -> None:
     home = tmp_path / "no-dagster"
     with find_instance(home) as instance:
-        ((answer, _),) = read_statuses([world.topic], world.edges, instance)
+        ((answer, _),) = read_statuses([world.topic], world.adapters, instance)
         assert isinstance(instance, dg.DagsterInstance)
     assert f"topic {world.name} does not exist" in answer["error"]
     assert answer["next_action"].startswith(f"create the topic {world.name} on the broker, or delete its defs.yaml")
@@ -104,13 +104,13 @@ def test_ranges_that_nothing_lands_for_want_of_a_defs_yaml_are_named(world: Worl
     world.send_numbered(1, 0)
     world.plan()
     without = TopicFiles(Mock(), {})
-    assert not [*read_left_behind(TopicFiles(Mock(), {world.name: world.topic}), world.edges)], "the control"
-    (text,) = read_left_behind(without, world.edges)
+    assert not [*read_left_behind(TopicFiles(Mock(), {world.name: world.topic}), world.adapters)], "the control"
+    (text,) = read_left_behind(without, world.adapters)
     assert text.startswith(f"{world.name} has no defs.yaml, or is excluded, so nothing lands 1 ranges that are planned;")
     world.land()
-    assert not [*read_left_behind(without, world.edges)]
+    assert not [*read_left_behind(without, world.adapters)]
     (world.lake_folder / "plan" / world.name / "x.json").write_text("{")
-    (text,) = read_left_behind(without, world.edges)
+    (text,) = read_left_behind(without, world.adapters)
     assert "and cannot be read: " in text, "a topic that nobody configures ends no command"
 
 
@@ -131,30 +131,30 @@ def test_what_is_wrong_with_a_topic_or_a_partition_of_it_hides_no_other(world: W
 
     monkeypatch.setattr(Kafka, "observe", without_leader)
     for topics in ([other.topic, world.topic], [world.topic, other.topic]):
-        found = {each["topic"]: each for each, _ in read_statuses(topics, world.edges, world.instance)}
+        found = {each["topic"]: each for each, _ in read_statuses(topics, world.adapters, world.instance)}
         now = found[world.name]
         assert [(row["landed_offset"], row["lag"]) for row in now["partitions"]] == [(30, 7), (20, None)] and now["lag"] == 7
         assert f"{world.name}/1: no broker leads it" in now["next_action"]
         assert found[other.name]["kind"] == "broker_refuses"
-        text = metrics_text(read_metrics(topics, world.edges, world.instance))
+        text = metrics_text(read_metrics(topics, world.adapters, world.instance))
         ups = {line.rpartition(" ")[0]: line[-3:] for line in text.splitlines() if line.startswith("offsetlake_up{")}
         assert ups == {f'offsetlake_up{{topic="{world.name}"}}': "1.0", f'offsetlake_up{{topic="{other.name}"}}': "0.0"}
 
 
 def endangered(world: World) -> list[Endangered]:
-    marks = world.edges.kafka(world.topic).read_watermarks(world.name, world.topic.policy.isolation_level)
-    return read_endangered(world.topic, world.coverage, marks, world.edges)
+    marks = world.adapters.kafka(world.topic).read_watermarks(world.name, world.topic.policy.isolation_level)
+    return read_endangered(world.topic, world.coverage, marks, world.adapters)
 
 
 def test_the_alarm_warns_then_fails_and_the_records_are_still_there(world: World) -> None:
     """[R-43] As retention comes closer the check passes, warns, fails, each before the first record goes."""
     world.create_topic(2, retention_ms=str(10 * HOUR_MS))
-    real_now = world.edges.now_ms
+    real_now = world.adapters.now_ms
     began_ms = real_now()  # the clock stands but for whole hours, however slow the machine is
     world.send([{"partition": 0, "value": b"old", "timestamp_ms": began_ms - HOUR_MS}])
     seen = []
     for hours in (1, 6, 8):
-        world.edges.now_ms = lambda hours=hours: began_ms + (hours - 1) * HOUR_MS
+        world.adapters.now_ms = lambda hours=hours: began_ms + (hours - 1) * HOUR_MS
         world.tick()
         alarm = world.checked(world.topic.check_key(TIME_TO_LOSS))
         seen.append(alarm and (alarm.passed, alarm.severity))
@@ -166,7 +166,7 @@ def test_the_alarm_warns_then_fails_and_the_records_are_still_there(world: World
     assert alarm is not None
     assert f"{world.name}/0: offset 0 is not landed and may be deleted in 12" in str(alarm.metadata["offsets"].value)
     assert world.watermarks(0).earliest == 0, "the alarm came before the loss"
-    world.edges.now_ms = real_now
+    world.adapters.now_ms = real_now
     world.land()
     world.assert_all_landed_once()
     world.tick()
@@ -193,10 +193,10 @@ def test_retention_by_bytes_is_foreseen_from_how_fast_the_log_grows(world: World
 def test_the_most_endangered_partition_is_planned_first(world: World) -> None:
     """[R-7] A budget too small for all goes first to whose records the broker deletes first."""
     world.create_topic(3, retention_ms=str(10 * HOUR_MS))
-    now = world.edges.now_ms()
+    now = world.adapters.now_ms()
     for partition, hours in ((0, 2), (1, 7), (2, 4)):
         world.send([{"partition": partition, "value": b"v", "timestamp_ms": now - hours * HOUR_MS}])
-    kafka, lake = world.edges.kafka(world.topic), world.edges.lake
+    kafka, lake = world.adapters.kafka(world.topic), world.adapters.lake
     world.with_policy(budget=1)
     log_state = lake.read_plan_log(world.name).state
     state = kafka.read_topic_state(world.name, log_state, world.topic.policy, now)
@@ -208,7 +208,7 @@ def test_the_most_endangered_partition_is_planned_first(world: World) -> None:
 
 def test_a_record_of_the_future_hides_nobodys_waiting(world: World) -> None:
     """[R-55] It is told since when its range is planned: a lag of 0 would have an alert sleep; an honest one says it itself."""
-    now = world.edges.now_ms()
+    now = world.adapters.now_ms()
     world.create_topic(2)
     world.send([{"partition": p, "value": b"v", "timestamp_ms": now + ahead} for p, ahead in ((0, 1_800_000), (1, 0))])
     world.plan()
@@ -232,7 +232,7 @@ def test_publishing_that_fails_thrice_is_red_and_the_sensor_says_so(world: World
     """[R-56] [R-33] In the failed run's own words; of another range that fails meanwhile people are told too."""
     world.fill(100)
     world.tick()
-    real_now = world.edges.now_ms
+    real_now = world.adapters.now_ms
     in_the_way = world.lake_folder / "data" / world.name / "g0"  # staging and committing go on, publishing fails
     in_the_way.parent.mkdir(parents=True)
     in_the_way.write_text("in the way")
@@ -266,13 +266,13 @@ def test_publishing_that_fails_thrice_is_red_and_the_sensor_says_so(world: World
     world.tick()
     assert [each.metadata["concerns"].value for each in told(world)][1:] == ["0-0-100", "0-0-100, 0-100-200"]
     monkeypatch.setattr(progress, "REASONS", 1)
-    found = progress.read_situation(world.topic, world.coverage, world.edges, world.known)
-    texts = progress.check_progress(world.topic, found, world.instance, world.edges.now_ms()).violations
+    found = progress.read_situation(world.topic, world.coverage, world.adapters, world.known)
+    texts = progress.check_progress(world.topic, found, world.instance, world.adapters.now_ms()).violations
     assert [str(in_the_way) in text for text in texts] == [True, False], "of many the first ones say why"
     in_the_way.unlink()
     world.later(60_000)
     assert world.tick().due, "stalled is still due"
-    world.edges.now_ms = real_now
+    world.adapters.now_ms = real_now
     world.launch()
     world.assert_all_landed_once()
     assert world.tick().stalled == ()
@@ -290,7 +290,7 @@ def test_what_is_derived_and_fails_thrice_is_red_and_says_why_once_the_run_has(w
     duties = {world.topic.decoding: [offsets.key], world.topic.upserting: [UPDATE]}
 
     def derive(run: dg.DagsterRun, *well: str) -> None:
-        with trying_all(world.instance, duties, run.run_id, world.edges.now_ms) as done:
+        with trying_all(world.instance, duties, run.run_id, world.adapters.now_ms) as done:
             for each in done.values():
                 each.update(well)
 
@@ -342,7 +342,7 @@ def test_a_range_that_nobody_lands_is_named_with_since_when(world: World) -> Non
     assert sentence.startswith(since)
     assert "no run is landing it" in sentence
     run = create_run_for_test(world.instance, status=dg.DagsterRunStatus.STARTED)
-    at_it = trying(world.instance, world.topic.landing, ["0-0-100"], run.run_id, world.edges.now_ms)
+    at_it = trying(world.instance, world.topic.landing, ["0-0-100"], run.run_id, world.adapters.now_ms)
     at_it.__enter__()
     (sentence,) = world.tick().stalled
     assert f"run {run.run_id[:8]} (STARTED) is landing it" in sentence
@@ -407,7 +407,7 @@ def test_the_map_shows_what_is_landed_failed_lost_and_still_to_come(world: World
     world.wait_for_earliest(1, 110)
     world.send_numbered(7, partition=1)
 
-    picture, remark = read_picture(world.topic, world.edges, world.instance)
+    picture, remark = read_picture(world.topic, world.adapters, world.instance)
     assert remark == ""
     assert [(line.partition, line.count, line.earliest, line.end) for line in picture.lines] == [
         *((0, 1, 0, 81), (1, 2, 110, 137))
@@ -418,7 +418,7 @@ def test_the_map_shows_what_is_landed_failed_lost_and_still_to_come(world: World
     assert gone == {(0, "transaction_marker"): 1, (1, "lost"): 100, (2, "lost"): 10}
     assert picture.notes[1].startswith("failed 1 times in a row; 100 offsets deleted by the broker")
 
-    away = Edges(dataclasses.replace(world.settings, bootstrap_servers="127.0.0.1:1"), kafka_timeout_seconds=1)
+    away = Adapters(dataclasses.replace(world.settings, bootstrap_servers="127.0.0.1:1"), kafka_timeout_seconds=1)
     alone, remark = read_picture(world.topic, away, world.instance)
     assert "From the lake alone: the Kafka broker at 127.0.0.1:1 does not answer" in remark
     assert alone.looks == picture.looks and {line.end for line in alone.lines} == {None}
@@ -433,7 +433,7 @@ def test_the_audit_writes_the_map_of_the_longest_name_and_shows_it_in_words(worl
     world.launch(world.pending[:2])
     assert world.materialized() == {"0-0-100", "0-100-200"}
     assert world.rows() == sorted(row for (_, offset), row in world.sent.items() if offset < 200)
-    world.settings = world.edges.settings = dataclasses.replace(
+    world.settings = world.adapters.settings = dataclasses.replace(
         world.settings, home=world.folder, pages_url="http://127.0.0.1:9308"
     )
     check = audited(world, MAPPED)
@@ -454,14 +454,14 @@ def test_the_map_shows_what_is_decoded_what_waits_and_what_was_set_aside(world: 
     world.plan()
     world.land(["0-0-100", "0-100-200", "0-200-300"])
     world.decode(["0-0-100", "0-100-200"])
-    picture, _ = read_picture(world.topic, world.edges, world.instance)
+    picture, _ = read_picture(world.topic, world.adapters, world.instance)
     assert picture.dead_letters.tolist() == [2, 0, UNDECODED, NOT_LANDED]
     assert "| ranges of | landed | planned |" in summary(picture) and "| decoded | not decoded yet | dead letters |" in (
         summary(picture)
     )
     assert "| p 0 | 3 | 1 | 0 | 0 | 0 | 0 | 2 | 1 | 2 |" in summary(picture)
     (world.lake_folder / "tables" / "decoded" / world.name / "_delta_log" / f"{1:020d}.json").write_text("{torn")
-    broken, remark = read_picture(world.topic, Edges(world.settings), world.instance)
+    broken, remark = read_picture(world.topic, Adapters(world.settings), world.instance)
     assert "What is decoded cannot be read: " in remark and f"{1:020d}.json" in remark
     assert not broken.dead_letters and broken.looks == picture.looks
     assert "| p 0 | 3 | 1 | 0 | 0 | 0 | 0 |\n" in f"{summary(broken)}\n"

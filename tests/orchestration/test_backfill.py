@@ -37,7 +37,7 @@ def hour(world: World) -> World:
     moments = [NOW_MS - HOUR_MS + ms for pair in EDGES_MS for ms in pair]
     world.send({"partition": 0, "value": b"%d" % n, "timestamp_ms": ms} for n, ms in enumerate(moments))
     world.plan()
-    world.edges.now_ms = lambda: NOW_MS
+    world.adapters.now_ms = lambda: NOW_MS
     world.hear_daemon("BACKFILL")
     return world
 
@@ -115,11 +115,11 @@ def test_a_wrong_config_is_one_error_and_launches_nothing(hour: World) -> None:
         assert "nothing was launched" in str(refused.value), config
     with pytest.raises(dg.DagsterInvalidConfigError, match=r"You specified \['last_minutes', 'missing'\]"):
         run(hour, {"ranges": {"last_minutes": 60, "missing": True}})
-    hour.edges.now_ms = lambda: time.time_ns() // 1_000_000
+    hour.adapters.now_ms = lambda: time.time_ns() // 1_000_000
     with pytest.raises(OffsetlakeError, match="no Dagster daemon executes backfills"):
         run(hour, {"ranges": {"missing": True}})
     assert not backfills(hour)
-    hour.edges.now_ms = lambda: NOW_MS
+    hour.adapters.now_ms = lambda: NOW_MS
     assert run(hour).success, "the control"
 
 
@@ -132,7 +132,7 @@ cli()
 
 
 def launch(world: World, ranges: list[OffsetRange]) -> str:
-    return launch_backfill(world.topic, BackfillRequest(ranges, redo=False), world.edges, world.instance)
+    return launch_backfill(world.topic, BackfillRequest(ranges, redo=False), world.adapters, world.instance)
 
 
 def reporters(world: World, backfill: str | None = None) -> dict[str, set[str]]:
@@ -157,9 +157,9 @@ def test_scattered_failed_and_missing_ranges_beside_the_sensor(world: World, mon
     assert not launched.succeeded
     with pytest.raises(DaemonUnavailable, match="has never run"):
         launch(world, list(world.coverage.log.ranges))
-    failed = list(select_ranges(Choice(failed=True), world.topic, world.coverage, world.edges, world.instance).ranges)
+    failed = list(select_ranges(Choice(failed=True), world.topic, world.coverage, world.adapters, world.instance).ranges)
     assert [offsets.key for offsets in failed] == ["1-0-100"]
-    accept_loss(world.topic, "1-0-100", world.edges, "test")
+    accept_loss(world.topic, "1-0-100", world.adapters, "test")
     for place in [place for place in world.sent if place[0] == 1 and place[1] < 40]:
         del world.sent[place]
     before = world.coverage.manifests

@@ -29,7 +29,7 @@ from pipeline_defs.orchestration.pulse.ticking import DerivedTick, is_backlog, r
 from pipeline_defs.orchestration.runs import projection
 from pipeline_defs.orchestration.runs.known import read_known
 from pipeline_defs.orchestration.runs.projection import RANGE_END, RANGE_START, find_untold
-from pipeline_defs.resources import Edges
+from pipeline_defs.resources import Adapters
 from pipeline_defs.topics import op_name
 from tests.support.commands import commands_of
 from tests.support.pulse import check_of, reasons, run_job
@@ -123,8 +123,8 @@ def test_what_a_tick_has_no_time_to_tell_is_told_by_the_next(world: World) -> No
     world.tick()
     world.launch()
     world.lose_dagster()
-    known = dataclasses.replace(read_known(world.instance, [world.topic], world.edges.now_ms()), began=-1e9)
-    run_tick(world.topic, world.instance, world.edges, known)
+    known = dataclasses.replace(read_known(world.instance, [world.topic], world.adapters.now_ms()), began=-1e9)
+    run_tick(world.topic, world.instance, world.adapters, known)
     assert world.materialized() == set(), "its time is over"
     world.tick()
     assert world.materialized() == {"0-0-100", "0-100-200", "0-200-300"}
@@ -134,9 +134,9 @@ def test_a_broker_that_is_down_makes_a_red_run_and_loses_nothing(world: World) -
     """[R-20] One clear error; the ranges stay planned and land when the broker is back."""
     world.fill(100)
     world.tick()
-    there = world.edges.settings
-    world.edges.settings = dataclasses.replace(there, bootstrap_servers="127.0.0.1:1")
-    world.edges.kafka_timeout_seconds = 2
+    there = world.adapters.settings
+    world.adapters.settings = dataclasses.replace(there, bootstrap_servers="127.0.0.1:1")
+    world.adapters.kafka_timeout_seconds = 2
     result = land(world, partition_key="0-0-100")
     assert not result.success
     assert "Kafka broker at 127.0.0.1:1 does not answer" in reasons(result)
@@ -147,7 +147,7 @@ def test_a_broker_that_is_down_makes_a_red_run_and_loses_nothing(world: World) -
     failed = f'Execution of step "{op_name(world.topic.asset_key)}" failed.'
     assert texts.index(told) < texts.index(failed), "U21: said before the stack trace, below which the UI shows it"
     assert world.rows() == []
-    world.edges.settings = there
+    world.adapters.settings = there
     world.launch()
     world.assert_all_landed_once()
 
@@ -156,7 +156,7 @@ def test_a_fault_nobody_foresaw_is_an_error_in_a_runs_log_as_any_other(world: Wo
     """[R-15] A red run whose log has none of ours has died; it has nothing of the fault's own words, which may be records'."""
     world.fill(100)
     world.tick()
-    monkeypatch.setattr(Edges, "check_lake", Mock(side_effect=RuntimeError("secret")))
+    monkeypatch.setattr(Adapters, "check_lake", Mock(side_effect=RuntimeError("secret")))
     result = land(world, partition_key="0-0-100")
     errors = [entry.user_message for entry in world.instance.all_logs(result.run_id) if entry.level == logging.ERROR]
     assert re.match(r"unforeseen: run \S+: RuntimeError was raised at \S+, line \d+", errors[0]) and "secret" not in errors[0]
@@ -207,22 +207,22 @@ def test_a_tick_appends_what_a_dead_run_left_out_and_a_table_that_is_broken_is_t
     world.fill(250)
     world.tick()
     world.launch()
-    table = check_table(world.name, world.edges.lake)
+    table = check_table(world.name, world.adapters.lake)
     assert (table.violations, table.facts["rows"]) == ((), 250)
     world.send_numbered(100)
     world.plan()
     with pytest.raises(Killed):
         world.land(on_step=stop_at("link_to_table"))
     world.assert_all_landed_once()
-    assert "landed, and not in the table" in check_table(world.name, world.edges.lake).violations[0]
-    assert check_table(world.name, world.edges.lake, {*world.coverage.log.ranges}).passed, "while a run is at it"
+    assert "landed, and not in the table" in check_table(world.name, world.adapters.lake).violations[0]
+    assert check_table(world.name, world.adapters.lake, {*world.coverage.log.ranges}).passed, "while a run is at it"
     world.tick()
-    found = check_table(world.name, world.edges.lake)
+    found = check_table(world.name, world.adapters.lake)
     assert (found.violations, found.facts) == ((), {"version": table.facts["version"] + 1, "rows": 350})
     world.tick()
-    assert check_table(world.name, world.edges.lake).facts == found.facts, "what is whole is left alone"
+    assert check_table(world.name, world.adapters.lake).facts == found.facts, "what is whole is left alone"
 
-    folder = world.folder / "lake" / raw_table_log(world.name, world.edges.lake.store).folder
+    folder = world.folder / "lake" / raw_table_log(world.name, world.adapters.lake.store).folder
     newest = max((folder / "_delta_log").iterdir())
     newest.write_bytes(newest.read_bytes()[:-20])
     world.send_numbered(50)
@@ -231,11 +231,11 @@ def test_a_tick_appends_what_a_dead_run_left_out_and_a_table_that_is_broken_is_t
     world.launch()
     world.assert_all_landed_once()
     shown = Shown("audit", None)
-    (audited,) = [each for each in run_audit(world.topic, world.edges, "none", "", shown) if each.check == "raw_table"]
+    (audited,) = [each for each in run_audit(world.topic, world.adapters, "none", "", shown) if each.check == "raw_table"]
     assert not audited.passed and "is no commit of a Delta log" in audited.violations[0]
     folder.rename(folder.with_name("broken"))
     assert world.tick().stalled == ()
-    assert check_table(world.name, world.edges.lake).facts == {"version": 0, "rows": 400}
+    assert check_table(world.name, world.adapters.lake).facts == {"version": 0, "rows": 400}
 
 
 @pytest.fixture
@@ -254,7 +254,7 @@ def decoded(world: World) -> World:
 
 
 def tick(world: World) -> DerivedTick:
-    return run_derive_tick(world.topic, world.instance, world.edges, world.known)
+    return run_derive_tick(world.topic, world.instance, world.adapters, world.known)
 
 
 def launch(world: World, ranges: list[OffsetRange], *, redo: bool = False) -> list[Launched]:
@@ -304,17 +304,17 @@ def test_what_is_landed_is_asked_for_decoded_and_shown_and_a_rebuild_gives_it_ba
 
     decoded.lose_dagster()
     assert [events(decoded, key) for key in keys] == [{}, {}], "the fault: nothing is left"
-    rebuilt = rebuild_topic(decoded.topic, decoded.edges, decoded.instance)
+    rebuilt = rebuild_topic(decoded.topic, decoded.adapters, decoded.instance)
     assert (rebuilt.keys, rebuilt.events) == (4, 8)
     assert [events(decoded, key) for key in keys] == [raw, before]
     assert sorted(each["dead_letters"] for each in before.values()) == [0, 0, 0, 1]
-    assert rebuild_topic(decoded.topic, decoded.edges, decoded.instance).events == 0
+    assert rebuild_topic(decoded.topic, decoded.adapters, decoded.instance).events == 0
     old = dg.AssetMaterialization(keys[1], partition=min(before), tags={"dagster/data_version": "old"})
     decoded.instance.report_runless_asset_event(old)
-    assert rebuild_topic(decoded.topic, decoded.edges, decoded.instance).events == 1, "decoded again, and died untold"
+    assert rebuild_topic(decoded.topic, decoded.adapters, decoded.instance).events == 1, "decoded again, and died untold"
     for key in keys:  # as somebody does with "Report materialization"
         decoded.instance.report_runless_asset_event(dg.AssetMaterialization(key, partition=min(before)))
-    assert rebuild_topic(decoded.topic, decoded.edges, decoded.instance).events == 2
+    assert rebuild_topic(decoded.topic, decoded.adapters, decoded.instance).events == 2
 
 
 def test_events_that_a_crash_took_are_told_by_the_next_tick(decoded: World) -> None:
@@ -326,7 +326,7 @@ def test_events_that_a_crash_took_are_told_by_the_next_tick(decoded: World) -> N
     (poisoned,) = (offsets for offsets, each in decoded.decodings.items() if each.dead)
     decoded.hear_daemon("BACKFILL")
     request = BackfillRequest([poisoned], redo=True, duty=decoded.topic.decoding)
-    backfill = decoded.instance.get_backfill(launch_backfill(decoded.topic, request, decoded.edges, decoded.instance))
+    backfill = decoded.instance.get_backfill(launch_backfill(decoded.topic, request, decoded.adapters, decoded.instance))
     assert backfill is not None
     assert backfill.asset_selection == [decoded.topic.decoded_key]
     assert backfill.tags["offsetlake/decodes"] == decoded.name
@@ -338,7 +338,7 @@ def test_a_range_above_its_budget_waits_and_a_selection_of_decoded_ranges_is_wha
 
     def chosen(**said: Any) -> set[OffsetRange]:
         choice = Choice(decoded=True, **said)
-        return {*select_ranges(choice, decoded.topic, decoded.coverage, decoded.edges, decoded.instance).ranges}
+        return {*select_ranges(choice, decoded.topic, decoded.coverage, decoded.adapters, decoded.instance).ranges}
 
     everything = set(decoded.coverage.log.ranges)
     poisoned = {offsets for offsets in everything if 199 in offsets and offsets.partition == 1}
@@ -395,7 +395,7 @@ def test_the_command_chooses_as_a_backfill_does(decoded: World, monkeypatch: pyt
         found = run(*options)
         assert (found.exit_code, found.stdout) == (0, f"nothing of {decoded.name} is to be decoded\n")
     choice = Choice(missing=True, decoded=True, said_in="decode")
-    assert find_decoded(choice, decoded.topic, decoded.edges) == [*decoded.coverage.log.ranges], "the control"
+    assert find_decoded(choice, decoded.topic, decoded.adapters) == [*decoded.coverage.log.ranges], "the control"
     decoded.decode()
     nothing = f"nothing of {decoded.name} is to be decoded"
     dead = f"; 1 dead letter: offsetlake dead-letters {decoded.name}\n"
@@ -405,27 +405,27 @@ def test_the_command_chooses_as_a_backfill_does(decoded: World, monkeypatch: pyt
     assert run().stdout == f"{nothing}; 4 ranges by older settings: offsetlake decode {decoded.name} --outdated{dead}"
     decoded.topic = before
     choice = Choice(dead=True, said_in="decode")
-    assert [199 in each for each in find_decoded(choice, decoded.topic, decoded.edges)] == [True]
+    assert [199 in each for each in find_decoded(choice, decoded.topic, decoded.adapters)] == [True]
 
 
 def test_what_is_made_of_decoded_ranges_waits_for_a_backlog_but_not_for_long(decoded: World) -> None:
     """Days and latest records are not written anew for each batch of a backlog, and never wait for more than two minutes."""
-    edges = decoded.edges
+    adapters = decoded.adapters
 
     def waits(last_ended_ms: int) -> bool:
-        return is_backlog(edges.decodings.read_ranges(decoded.name), edges, last_ended_ms)
+        return is_backlog(adapters.decodings.read_ranges(decoded.name), adapters, last_ended_ms)
 
     assert not waits(0), "nothing is decoded yet: there is nothing to wait for"
     first, *others = (offsets.key for offsets in decoded.coverage.log.ranges)
     decoded.decode([first])
     assert waits(0)
-    assert waits(edges.now_ms())
-    assert not waits(edges.now_ms() - 121_000), "the last update is old"
-    assert not waits(edges.now_ms() + 3_600_000), "a clock that was set back"
+    assert waits(adapters.now_ms())
+    assert not waits(adapters.now_ms() - 121_000), "the last update is old"
+    assert not waits(adapters.now_ms() + 3_600_000), "a clock that was set back"
     decoded.later(121_000)
     assert not waits(0), "it has waited for long enough"
     decoded.decode(others)
-    assert not waits(edges.now_ms()), "the backlog is gone"
+    assert not waits(adapters.now_ms()), "the backlog is gone"
 
 
 def test_a_changed_type_is_decoded_in_one_run_however_many_the_ranges(decoded: World, monkeypatch: pytest.MonkeyPatch) -> None:

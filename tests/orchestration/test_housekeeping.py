@@ -29,7 +29,7 @@ from pipeline_defs.orchestration.runs.projection import report_losses
 from pipeline_defs.orchestration.upkeep import housekeeping
 from pipeline_defs.orchestration.upkeep.housekeeping import AUDIT, COMPACT, JOBS, PRUNE, RETIRE, SWEEP
 from pipeline_defs.orchestration.upkeep.pruning import Pruning, retire_keys
-from pipeline_defs.resources import Edges
+from pipeline_defs.resources import Adapters
 from pipeline_defs.topics import LAND_PENDING, TOPIC_TAG, Topic
 from tests.support.lakes import damage
 from tests.support.pulse import location_of, queue_run, reasons, refuse, requests_of, run_job, run_pulse
@@ -55,7 +55,7 @@ def test_a_broken_topic_stops_no_other(world: World, other: World) -> None:
     """Neither where it is looked what is due, nor where that is done; and it is named."""
     keep_one_key(world, other)
     (world.lake_folder / "plan" / world.name / "what.json").write_text("{}")
-    world.edges.forget_lake()
+    world.adapters.forget_lake()
     assert len(requests_of(world, RETIRE, other.topic)) == 1
     result = run(RETIRE, world, other, fails=True)
     assert f"{world.name}: what is no step lies in the plan log" in reasons(result)
@@ -78,9 +78,9 @@ def test_a_person_chooses_topics_and_hears_of_unknown_ones(world: World, other: 
     lakes = []
     retire = housekeeping._RETIREMENT.do
 
-    def watch(topic: Topic, context: dg.OpExecutionContext, edges: Edges, *rest: object) -> None:
-        lakes.append(edges.lake)
-        retire(topic, context, edges, *rest)  # type: ignore[arg-type]
+    def watch(topic: Topic, context: dg.OpExecutionContext, adapters: Adapters, *rest: object) -> None:
+        lakes.append(adapters.lake)
+        retire(topic, context, adapters, *rest)  # type: ignore[arg-type]
 
     monkeypatch.setattr(housekeeping, "_RETIREMENT", dataclasses.replace(housekeeping._RETIREMENT, do=watch))
     assert run(RETIRE, world, other).success and len(world.keys) == 1
@@ -158,12 +158,12 @@ def pruning_of(world: World, location: str | None = None) -> Pruning:
 
 
 def old_runs(world: World, location: str | None = None) -> list[str]:
-    return [run.run_id for run in pruning_of(world, location).find_old(world.edges.now_ms(), 30)]
+    return [run.run_id for run in pruning_of(world, location).find_old(world.adapters.now_ms(), 30)]
 
 
 def prune(world: World) -> tuple[int, int]:
     pruning = pruning_of(world)
-    return pruning.prune(pruning.find_old(world.edges.now_ms(), 30))
+    return pruning.prune(pruning.find_old(world.adapters.now_ms(), 30))
 
 
 def has_events(world: World, run_id: str) -> bool:
@@ -299,13 +299,13 @@ def test_old_results_of_checks_and_events_of_no_run_go_but_for_the_last(world: W
 
     before, materialized = counts(), world.materialized()
     assert before[1] == 3 and min(before) >= 3
-    assert pruning_of(world).forget_events(world.edges.now_ms(), 30) == 0 and counts() == before, "the control"
+    assert pruning_of(world).forget_events(world.adapters.now_ms(), 30) == 0 and counts() == before, "the control"
     world.later(31 * DAY_MS)
-    assert pruning_of(world).forget_events(world.edges.now_ms(), 30) >= sum(before) - 5
+    assert pruning_of(world).forget_events(world.adapters.now_ms(), 30) >= sum(before) - 5
     assert counts() == [1, 3, 1] and world.materialized() == materialized
     (last,) = world.instance.fetch_observations(world.topic.source_key, limit=10).records
     assert last.asset_observation is not None and last.asset_observation.metadata["number"].value == 2
-    assert pruning_of(world).forget_events(world.edges.now_ms(), 30) == 0
+    assert pruning_of(world).forget_events(world.adapters.now_ms(), 30) == 0
 
 
 def test_logs_of_old_ticks_go(world: World) -> None:
@@ -323,9 +323,9 @@ def test_logs_of_old_ticks_go(world: World) -> None:
             assert log is not None
             log.write("said")
     pruning = pruning_of(world, "offsetlake")
-    assert pruning.forget_tick_logs(world.edges.now_ms(), 30) == 0 and left() == locations, "the control"
+    assert pruning.forget_tick_logs(world.adapters.now_ms(), 30) == 0 and left() == locations, "the control"
     world.later(31 * DAY_MS)
-    assert pruning.forget_tick_logs(world.edges.now_ms(), 30) == 1 and left() == ["another"]
+    assert pruning.forget_tick_logs(world.adapters.now_ms(), 30) == 1 and left() == ["another"]
 
 
 def test_what_another_asset_shows_stays(world: World) -> None:
@@ -372,7 +372,7 @@ def test_a_run_that_cannot_be_deleted_keeps_no_other(world: World, monkeypatch: 
 def test_the_job_prunes_by_the_setting(world: World, days: int | None) -> None:
     """[R-99]"""
     failed = create_run(world)
-    world.edges.settings = dataclasses.replace(world.edges.settings, run_retention_days=days)
+    world.adapters.settings = dataclasses.replace(world.adapters.settings, run_retention_days=days)
     assert not requests_of(world, PRUNE)
     world.later(31 * DAY_MS)
     assert bool(requests_of(world, PRUNE)) is (days is not None)

@@ -81,9 +81,9 @@ def test_old_landed_keys_are_retired_and_brought_back_by_command(world: World) -
     world.launch()
     assert world.keys == [*keys[5:], "0-80-90"]
     world.assert_proven()
-    assert trace_row(world.topic, 0, 25, world.edges)["row"]["offset"] == 25
+    assert trace_row(world.topic, 0, 25, world.adapters)["row"]["offset"] == 25
 
-    (launched,) = world.launch(choose_ranges(world.topic, [keys[2]], world.edges), redo=True)
+    (launched,) = world.launch(choose_ranges(world.topic, [keys[2]], world.adapters), redo=True)
     assert [offsets.key for offsets in launched.ranges] == [keys[2]]
     assert world.keys[-1] == keys[2]
     world.send_numbered(20)
@@ -92,7 +92,7 @@ def test_old_landed_keys_are_retired_and_brought_back_by_command(world: World) -
     world.assert_all_landed_once()
 
     world.lose_dagster()
-    rebuilt = rebuild_topic(world.topic, world.edges, world.instance)
+    rebuilt = rebuild_topic(world.topic, world.adapters, world.instance)
     assert (rebuilt.keys, rebuilt.events) == (3, 3)
     planned = list(world.coverage.log.ranges)
     assert world.keys == [offsets.key for offsets in planned[-3:]]
@@ -113,7 +113,7 @@ def test_what_is_held_or_failed_is_not_retired(world: World) -> None:
         tags={TOPIC_TAG: world.name, RANGE_START: ranges[1].key, RANGE_END: ranges[2].key},
     )
     failed = create_run_for_test(world.instance, status=dg.DagsterRunStatus.STARTED)
-    with trying(world.instance, world.topic.landing, [ranges[4].key], failed.run_id, world.edges.now_ms):
+    with trying(world.instance, world.topic.landing, [ranges[4].key], failed.run_id, world.adapters.now_ms):
         pass
     expected = [ranges[0], ranges[3], ranges[5]]
     assert pruning.find_retirable(world.topic, world.coverage, world.instance) == expected
@@ -129,14 +129,14 @@ def test_what_is_held_or_failed_is_not_retired(world: World) -> None:
         (world.topic.landing, BulkActionStatus.CANCELED, without_run),
     ):
         request = BackfillRequest(ranges[7:], redo=True, duty=duty)
-        backfill = launch_backfill(world.topic, request, world.edges, world.instance)
+        backfill = launch_backfill(world.topic, request, world.adapters, world.instance)
         found = world.instance.get_backfill(backfill)
         assert found is not None
         world.instance.update_backfill(found.with_status(status))
         assert pruning.find_retirable(world.topic, world.coverage, world.instance) == expected, (duty, status)
         world.instance.update_backfill(found.with_status(BulkActionStatus.CANCELED))
     other = dataclasses.replace(world.topic, name="another")
-    launch_backfill(other, BackfillRequest(ranges[:1], redo=True), world.edges, world.instance)
+    launch_backfill(other, BackfillRequest(ranges[:1], redo=True), world.adapters, world.instance)
     assert pruning.find_retirable(world.topic, world.coverage, world.instance) == without_run, "of another topic"
 
 
@@ -179,21 +179,21 @@ def test_a_rebuild_that_is_killed_is_finished_by_the_next(world: World) -> None:
     versions = {key: manifest.digest for key, manifest in zip(keys, world.coverage.manifests.values(), strict=True)}
     world.lose_dagster()
     world.operations.delete_group(world.topic.group)
-    kafka = world.edges.kafka(world.topic)
+    kafka = world.adapters.kafka(world.topic)
     assert kafka.read_group(world.name, world.topic.group) == {}, "the control: it is really gone"
     with stopped_at(world, "rebuild", "restored", 2):
         pass
     assert len(world.materialized()) == 2, "the fault: half of it is there"
-    rebuilt = rebuild_topic(world.topic, world.edges, world.instance)
+    rebuilt = rebuild_topic(world.topic, world.adapters, world.instance)
     assert (rebuilt.keys, rebuilt.events, dict(rebuilt.group)) == (0, 2, {0: 40})
     assert kafka.read_group(world.name, world.topic.group) == {0: 40}
     events = world.events(world.topic.asset_key)
     shown = {each.partition: each.tags["dagster/data_version"] for each in events}
     assert shown == versions and len(events) == 4
-    assert rebuild_topic(world.topic, world.edges, world.instance).events == 0, "once is enough"
+    assert rebuild_topic(world.topic, world.adapters, world.instance).events == 0, "once is enough"
     old = dg.AssetMaterialization(world.topic.asset_key, partition=keys[0], tags={"dagster/data_version": "old"})
     world.instance.report_runless_asset_event(old)
-    assert [rebuild_topic(world.topic, world.edges, world.instance).events for _ in range(2)] == [1, 0]
+    assert [rebuild_topic(world.topic, world.adapters, world.instance).events for _ in range(2)] == [1, 0]
 
 
 def test_a_run_takes_the_waiting_runs_that_ask_for_the_same(world: World) -> None:
@@ -231,7 +231,7 @@ def test_a_run_takes_the_waiting_runs_that_ask_for_the_same(world: World) -> Non
 def told(world: World) -> Iterator[list[dict[str, Any]]]:
     """What a webhook of our own on loopback was told, to which this world's alerts go."""
     with recording("/hook") as (address, told):
-        world.edges.settings = dataclasses.replace(world.edges.settings, alert_urls=(f"json://{address}/hook",))
+        world.adapters.settings = dataclasses.replace(world.adapters.settings, alert_urls=(f"json://{address}/hook",))
         yield told
 
 
@@ -265,10 +265,10 @@ def test_a_loss_is_alerted_once_while_the_planning_sensor_stands_still(world: Wo
     assert (watch.look(), len(told)) == ("2 troubles, 1 of them new", 2), "the same check, of another range"
     assert "[100, 150)" in told[1]["message"] and "[0, " not in told[1]["message"], "and of that alone"
     for key in ("0-0-100", "0-100-200"):
-        accept_loss(world.topic, key, world.edges, "test")
+        accept_loss(world.topic, key, world.adapters, "test")
     said = f"1 troubles, 0 of them new; over: nothing_lost of {world.name}"
     assert watch.look() == said, "accepted, and not landed yet"
-    (loss, *_) = read_ledger(world.topic, world.edges)
+    (loss, *_) = read_ledger(world.topic, world.adapters)
     assert acceptance_text(world.topic, loss) == "accepted by test"
     world.land()
     assert watch.look() == f"0 troubles, 0 of them new; over: time_to_loss of {world.name}", "and landed"
@@ -309,7 +309,7 @@ def test_a_receiver_that_takes_nothing_is_told_later_and_no_other_again(world: W
 
     with serving(Handler) as port:
         urls = tuple(f"json://127.0.0.1:{port}{path}" for path in told)
-        world.edges.settings = dataclasses.replace(world.edges.settings, alert_urls=urls)
+        world.adapters.settings = dataclasses.replace(world.adapters.settings, alert_urls=urls)
         world.fill(100)
         world.tick()
         world.delete_records(0, 40)
@@ -325,7 +325,7 @@ def test_a_receiver_that_takes_nothing_is_told_later_and_no_other_again(world: W
         assert observed.asset_observation is not None
         assert "[0, 40)" in str(observed.asset_observation.metadata["reason"].value)
         assert "[0, 40)" in told["/first"][1]
-        accept_loss(world.topic, "0-0-100", world.edges, "test")
+        accept_loss(world.topic, "0-0-100", world.adapters, "test")
         world.land()
         watch.look()
         assert told["/first"][2].startswith("over: ") and not told["/second"]
@@ -341,19 +341,19 @@ def test_what_cannot_be_looked_at_is_a_trouble_too_and_hides_none_of_another_top
     world: World, told: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """[R-90] What was told before a broker was down is not told again: meanwhile nothing was known of it."""
-    there = world.edges.settings
+    there = world.adapters.settings
     world.fill(100)
     world.tick()
     world.delete_records(0, 40)
     watch = Watch(world)
     watch.look()
-    world.edges.settings = dataclasses.replace(there, bootstrap_servers="127.0.0.1:1")
-    world.edges.kafka_timeout_seconds = 1
+    world.adapters.settings = dataclasses.replace(there, bootstrap_servers="127.0.0.1:1")
+    world.adapters.kafka_timeout_seconds = 1
     other = dataclasses.replace(world.topic, name=f"{world.name}-other")
     assert watch.look(other) == "2 troubles, 2 of them new"
     _, message = told
     assert message["message"].count("Kafka broker at 127.0.0.1:1 does not answer") == 1, "one text for all its topics"
-    world.edges.settings = there
+    world.adapters.settings = there
     said = f"2 troubles, 0 of them new; over: unreachable of {world.name}, {other.name}"
     assert watch.look() == said, "of what is watched no more too"
 
@@ -414,7 +414,7 @@ def test_tables_that_stand_still_and_records_set_aside_are_alerted_once(world: W
     world.send([{"partition": 0, "key": b"k", "value": b"{cut off"}])
     world.plan_and_land()
     world.decode()
-    report_days(world.topic, world.instance, world.edges)
+    report_days(world.topic, world.instance, world.adapters)
     words, (message,) = look(0)
     assert words == "2 troubles, 1 of them new", "latest stands still all the same"
     assert message == (
@@ -499,7 +499,7 @@ def fail_and_tell(world: World) -> str:
     (event,) = world.instance.all_logs(launched.run_id, of_type=dg.DagsterEventType.RUN_FAILURE)
     assert run is not None and event.dagster_event is not None
     context = dg.build_run_status_sensor_context(
-        "run_failures", event.dagster_event, world.instance, run, resources={"edges": world.edges}
+        "run_failures", event.dagster_event, world.instance, run, resources={"adapters": world.adapters}
     ).for_run_failure()
     for _ in range(2):  # a tick that Dagster gives up comes again
         build_failure_sensor()(context)
@@ -531,7 +531,7 @@ def test_any_number_may_sweep_at_once(world: World) -> None:
         (folder / ".part.crc").write_bytes(b"x")
     (world.lake_folder / "staging" / "plan-dead").write_bytes(b"a planner died")
     with ThreadPoolExecutor(8) as pool:
-        swept = list(pool.map(lambda _: sweep_orphans(world.edges.lake, world.edges.now_ms() + LATER_MS), range(8)))
+        swept = list(pool.map(lambda _: sweep_orphans(world.adapters.lake, world.adapters.now_ms() + LATER_MS), range(8)))
     assert {name for found in swept for name in found} == {"plan-dead", *(f"dead-{n}" for n in range(40))}
     assert list((world.lake_folder / "staging").iterdir()) == []
 

@@ -40,7 +40,7 @@ from pipeline_defs.orchestration.runs.moments import time_text
 from pipeline_defs.orchestration.runs.progress import check_progress, read_situation
 from pipeline_defs.orchestration.runs.siblings import BACKFILL_TAG
 from pipeline_defs.orchestration.runs.tries import read_tries, trying
-from pipeline_defs.resources import Edges
+from pipeline_defs.resources import Adapters
 from pipeline_defs.topics import DID, DID_TAG, LAND_PENDING, LANE_TAG, PROGRESS
 from tests.integration.test_decoding import configure, event
 from tests.support.pulse import ask, check_of, is_asked, queue_run, reasons, refuse, refuse_tools, run_job, run_pulse, said
@@ -105,24 +105,24 @@ def test_a_run_takes_what_arrives_after_it_was_asked_for(world: World) -> None:
 def test_runs_that_die_early_back_off(world: World) -> None:
     """[R-33] Where the lake cannot be written, say: not a red run for each tick; and one that got through is no such run."""
     world.fill(100)
-    start_ms = world.edges.now_ms()
+    start_ms = world.adapters.now_ms()
     for number, wait in enumerate([10, 20, 40], 1):
-        world.edges.now_ms = lambda number=number: start_ms + number * 3_600_000  # type: ignore[misc]
+        world.adapters.now_ms = lambda number=number: start_ms + number * 3_600_000  # type: ignore[misc]
         assert is_asked(world)
         run = queue_run(world.instance, LAND_PENDING, tags={LOCATION_TAG: ""})
         world.instance.report_run_failed(run)
         ended_ms = int((world.instance.get_run_records(limit=1)[0].end_time or 0) * 1000)
         for seconds, asked in ((wait - 1, False), (wait, True)):
-            world.edges.now_ms = lambda at=ended_ms + seconds * 1000: at  # type: ignore[misc]
+            world.adapters.now_ms = lambda at=ended_ms + seconds * 1000: at  # type: ignore[misc]
             assert is_asked(world) is asked
     descriptor = share((lock := world.settings.dagster_home / FOLDER / "daemon"), own_name())
     for seconds, asked in ((-3600, False), (3600, True)):
         os.utime(lock, (ended_ms / 1000 + seconds,) * 2)
-        world.edges.now_ms = lambda: ended_ms + 10_000
+        world.adapters.now_ms = lambda: ended_ms + 10_000
         assert is_asked(world) is asked, "after a power cut it does not, however often the plug was pulled"
     os.close(descriptor)
     world.instance.add_run_tags(run.run_id, {DID_TAG: DID})
-    world.edges.now_ms = lambda: ended_ms
+    world.adapters.now_ms = lambda: ended_ms
     assert is_asked(world), "the control"
 
 
@@ -155,7 +155,7 @@ def test_a_run_that_takes_nothing_is_red_and_a_dead_decoder_tried_once(world: Wo
     world.create_topic()
     world.send([{"partition": 0, "value": b'{"id": 1}'}])
     fail = Mock(side_effect=ImportError("the fault"))
-    monkeypatch.setattr(Edges, "decode_tools", fail)
+    monkeypatch.setattr(Adapters, "decode_tools", fail)
     assert is_asked(world)
     assert not run_pulse(world).success
     assert world.materialized() == {"0-0-1"} and fail.call_count == 1
@@ -175,7 +175,7 @@ def test_a_broken_topic_stops_no_other(world: World, other: World, monkeypatch: 
         refuse(monkeypatch, Kafka, "read_topic_state", topic.name, BrokerUnavailable("the fault"))
     if broken == "broker":
         topic = dataclasses.replace(topic, bootstrap_servers="127.0.0.1:1")
-        world.edges.kafka_timeout_seconds = 1
+        world.adapters.kafka_timeout_seconds = 1
         other.plan()
     if broken == "plan log":
         other.plan()
@@ -239,13 +239,13 @@ def test_ticks_wait_for_one_another_unless_one_hangs(world: World, monkeypatch: 
 
     def watch(step: str, **_: object) -> None:
         if step == "keys_registered":
-            world.edges.watch_step = no_step
+            world.adapters.watch_step = no_step
             told.append(said(world))
 
-    world.edges.watch_step = watch
+    world.adapters.watch_step = watch
     assert is_asked(world) and "the tick before is at work for" in told[0]
     monkeypatch.setattr(pulse, "HUNG_SECONDS", 0.0)
-    with world.edges.tick_turn:
+    with world.adapters.tick_turn:
         assert is_asked(world), "nobody waits for one that hangs"
         monkeypatch.undo()
         assert is_asked(world), "nor do those that come later"
@@ -288,7 +288,7 @@ def test_a_batch_of_lost_ranges_keeps_no_whole_one_waiting(world: World, monkeyp
         world.plan()
     world.delete_records(0, 500)
     began = []
-    world.edges.watch_step = lambda step, **fields: began.append((step, fields.get("key")))
+    world.adapters.watch_step = lambda step, **fields: began.append((step, fields.get("key")))
     result = run_pulse(world)
     assert not result.success and reasons(result).count("are gone") == 5
     assert [step for step, _ in began if step in {"failed", "landed"}][:2] == ["failed", "failed"], "the fault: a whole batch"
@@ -326,7 +326,7 @@ def test_arrivals_land_between_backlog_jobs(world: World, other: World, monkeypa
             other.plan()
         passed.append(step if step != "landed" or fields["key"] != "0-0-50" else "quiet")
 
-    world.edges.watch_step = watch
+    world.adapters.watch_step = watch
     run_pulse(world, other.topic)
     other.assert_all_landed_once()
     first, quiet = passed.index(at_step), passed.index("quiet")
@@ -383,7 +383,7 @@ def test_ranges_that_another_run_is_at_are_left_to_it(world: World) -> None:
     world.fill(200)
     world.tick()
     run = queue_run(world.instance, world.topic.landing.job)
-    with trying(world.instance, world.topic.landing, ["0-0-100"], run.run_id, world.edges.now_ms):
+    with trying(world.instance, world.topic.landing, ["0-0-100"], run.run_id, world.adapters.now_ms):
         assert run_pulse(world).success
         assert world.materialized() == {"0-100-200"}
         assert [offsets.key for offsets in world.pending] == ["0-0-100"]
@@ -406,7 +406,7 @@ def second(world: World) -> World:
     """A topic of another of two lanes, of the same lake and Dagster instance; both have something to land."""
     names = (f"{world.name}-{number}" for number in count())
     name = next(each for each in names if lane_of(each, 2, 0) != lane_of(world.name, 2, 0))
-    world.settings = world.edges.settings = dataclasses.replace(world.settings, lanes=2)
+    world.settings = world.adapters.settings = dataclasses.replace(world.settings, lanes=2)
     second = world.beside(name)
     for each in (world, second):
         each.fill(100)
@@ -450,7 +450,7 @@ def test_each_lane_has_a_run_of_its_own_and_lands_its_topics_alone(world: World,
     second.assert_all_landed_once()
     assert len(world.pending) == 1, "the other lane's"
     assert asked_lanes(world, second) == [lane(world)]
-    world.edges.settings = dataclasses.replace(world.settings, lanes=1)
+    world.adapters.settings = dataclasses.replace(world.settings, lanes=1)
     assert asked_lanes(world, second) == ["None"], "the control: one lane needs no name"
 
 
@@ -505,7 +505,7 @@ def test_the_topics_apart_are_read_one_by_one(world: World, second: World, monke
             each.send_numbered(100)
     assert asked_lanes(world, second) == [APART], "the fault"
     scans = []
-    world.edges.watch_step = lambda step, **fields: scans.append(fields["topic"]) if step == "scan" else None
+    world.adapters.watch_step = lambda step, **fields: scans.append(fields["topic"]) if step == "scan" else None
     assert run_lane(world, second, APART).success
     assert sorted(scans) == sorted([world.name, second.name])
     for each in (world, second):
@@ -522,7 +522,7 @@ def test_decoding_that_is_slow_is_moved_out_of_the_way(world: World, second: Wor
     def watch(step: str, **_: Any) -> None:
         world.later(90_000 if step == "read_landed" else 0)
 
-    world.edges.watch_step = watch
+    world.adapters.watch_step = watch
     assert run_lane(world, second, lane(world)).success
     world.send_numbered(100)
     assert asked_lanes(world, second) == sorted([APART, lane(second)])
@@ -531,10 +531,10 @@ def test_decoding_that_is_slow_is_moved_out_of_the_way(world: World, second: Wor
 @pytest.mark.parametrize("lanes", [2, 1])
 def test_failed_decoding_stops_no_landing(world: World, second: World, monkeypatch: pytest.MonkeyPatch, lanes: int) -> None:
     """[R-97] By the run of whichever lane it is in; one lane is the control."""
-    world.settings = world.edges.settings = dataclasses.replace(world.settings, lanes=lanes)
+    world.settings = world.adapters.settings = dataclasses.replace(world.settings, lanes=lanes)
     world.topic = dataclasses.replace(world.topic, decode=Decode())
     world.later(0)
-    monkeypatch.setattr(Edges, "decode_tools", Mock(side_effect=LakeUnavailable("the fault")))
+    monkeypatch.setattr(Adapters, "decode_tools", Mock(side_effect=LakeUnavailable("the fault")))
     lanes_of_runs = set()
     for _ in range(4):
         world.send_numbered(100)
@@ -626,8 +626,8 @@ def since(world: World, run: DagsterRun) -> str:
 
 def all_say(world: World) -> list[str]:
     tick = sensor_says(world)
-    found = read_situation(world.topic, world.coverage, world.edges, world.known)
-    finding = check_progress(world.topic, found, world.instance, world.edges.now_ms())
+    found = read_situation(world.topic, world.coverage, world.adapters, world.known)
+    finding = check_progress(world.topic, found, world.instance, world.adapters.now_ms())
     return [tick, finding.looked_at, world.status()["next_action"]]
 
 
@@ -657,10 +657,10 @@ def test_a_run_that_lands_nothing_and_a_daemon_that_is_silent_are_named(filled: 
     assert all("Dagster's daemon, which would start it, is silent" in text for text in all_say(filled))
     start(filled, own)
     filled.with_policy(max_age_seconds=10**6)
-    found = read_situation(filled.topic, filled.coverage, filled.edges, filled.known)
+    found = read_situation(filled.topic, filled.coverage, filled.adapters, filled.known)
     assert " is at work since " in found.blocked and found.blocked.endswith(" and has landed nothing yet")
     filled.land()
-    assert not read_situation(filled.topic, filled.coverage, filled.edges, filled.known).blocked
+    assert not read_situation(filled.topic, filled.coverage, filled.adapters, filled.known).blocked
 
 
 def test_what_is_derived_says_what_blocks_it_and_since_when(world: World) -> None:
@@ -679,7 +679,7 @@ def test_what_is_derived_says_what_blocks_it_and_since_when(world: World) -> Non
 
     key = world.topic.check_key(PROGRESS)
     (progress,) = (each for each in build_checks(world.topic) if key in each.check_keys)
-    result = progress(dg.build_asset_check_context(instance=world.instance), edges=world.edges)
+    result = progress(dg.build_asset_check_context(instance=world.instance), adapters=world.adapters)
     advice = world.status()["next_action"]
     landed = time_text(min(each.provenance.landed_at_ms for each in world.coverage.manifests.values()))
     for text in (sensor_says(world), str(result.metadata["looked_at"].value), advice):
@@ -696,6 +696,6 @@ def test_a_tail_that_waits_for_its_age_says_so(world: World) -> None:
     world.hear_daemon("SENSOR", QUEUE)
     world.with_policy(max_age_seconds=3600)
     world.later(0)
-    world.send([{"partition": 0, "value": b"v", "timestamp_ms": world.edges.now_ms() - 100_000}] * 40)
+    world.send([{"partition": 0, "value": b"v", "timestamp_ms": world.adapters.now_ms() - 100_000}] * 40)
     for text in all_say(world):
         assert "40 records wait for a full range, the oldest for 100 s, cut at 60 min" in text

@@ -22,7 +22,7 @@ from pipeline_defs.orchestration.assets.latest_asset import check_share
 from pipeline_defs.orchestration.pulse import rebuilding
 from pipeline_defs.orchestration.pulse.pulse import LOCATION_TAG
 from pipeline_defs.orchestration.pulse.rebuilding import COMPARE, rebuild_topic
-from pipeline_defs.resources import Edges
+from pipeline_defs.resources import Adapters
 from pipeline_defs.topics import LAND_PENDING
 from tests.support.killing import stopped_at
 from tests.support.pulse import ask, queue_run, run_job, run_pulse
@@ -41,7 +41,7 @@ def old(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
         world.tick()
         world.launch()
     world.tick()
-    assert len(world.edges.lake.recent(world.name).log.ranges) < len(world.coverage.log.ranges) == 6
+    assert len(world.adapters.lake.recent(world.name).log.ranges) < len(world.coverage.log.ranges) == 6
     return world
 
 
@@ -67,9 +67,9 @@ def test_all_history_is_compared_in_a_run_of_its_own(old: World) -> None:
     assert COMPARE in asked_jobs(old)
     assert compare(old).success
     assert asked_jobs(old) == [], "once is enough for an hour"
-    old.edges.opened_ms += 3_600_000
+    old.adapters.opened_ms += 3_600_000
     assert asked_jobs(old) == [], "the clock was set back since the process began: that ends no comparison"
-    old.edges.opened_ms -= 3_600_000
+    old.adapters.opened_ms -= 3_600_000
     old.lose_dagster()
     ask(old)
     assert old.materialized() < {*keys}, "the control: a tick tells of what is newer alone"
@@ -85,11 +85,11 @@ def test_an_old_range_whose_manifest_somebody_deletes_is_landed_again(old: World
     for held in ({}, {OffsetRange(0, 0, 10**6, 10**6 + 1): "a run"}):
         for path in (manifest_path(old.name, first, 0), data_path(old.name, first)):
             (old.lake_folder / path).unlink()
-        assert not old.edges.lake.recent(old.name).pending(), "the fault"
+        assert not old.adapters.lake.recent(old.name).pending(), "the fault"
         with monkeypatch.context() as patched:
             if held:
                 patched.setattr(rebuilding, "read_tries", lambda *_, held=held: SimpleNamespace(in_progress=held))
-            rebuild_topic(old.topic, old.edges, old.instance)
+            rebuild_topic(old.topic, old.adapters, old.instance)
         assert LAND_PENDING in asked_jobs(old)
         assert run_pulse(old).success
         old.assert_all_landed_once()
@@ -98,10 +98,10 @@ def test_an_old_range_whose_manifest_somebody_deletes_is_landed_again(old: World
 
 def test_what_is_old_is_landed_again_replaced_and_traced_by_key(old: World) -> None:
     """[R-96] As if nothing had been summed up; rows, tables and checks are as they were. A rebuild sums up as well."""
-    (first,) = choose_ranges(old.topic, ["0-0-10"], old.edges)
+    (first,) = choose_ranges(old.topic, ["0-0-10"], old.adapters)
     (launched,) = old.launch([first], redo=True)
     assert [offsets.key for offsets in launched.ranges] == ["0-0-10"]
-    assert trace_row(old.topic, 0, 5, old.edges)["row"]["offset"] == 5
+    assert trace_row(old.topic, 0, 5, old.adapters)["row"]["offset"] == 5
     old.assert_all_landed_once()
     old.assert_proven()
     old.send_numbered(20)
@@ -109,10 +109,10 @@ def test_what_is_old_is_landed_again_replaced_and_traced_by_key(old: World) -> N
     assert run_pulse(old).success
     old.assert_all_landed_once()
 
-    old.edges.lake.frontiers.forget(old.name)
-    assert not old.edges.lake.frontiers.has(old.name), "the fault: who lands by commands alone has no sensor that sums up"
-    rebuild_topic(old.topic, old.edges, old.instance)
-    assert old.edges.lake.recent(old.name).log.base is not None
+    old.adapters.lake.frontiers.forget(old.name)
+    assert not old.adapters.lake.frontiers.has(old.name), "the fault: who lands by commands alone has no sensor that sums up"
+    rebuild_topic(old.topic, old.adapters, old.instance)
+    assert old.adapters.lake.recent(old.name).log.base is not None
     old.assert_proven()
 
 
@@ -120,7 +120,7 @@ def test_lost_steps_fail_the_comparison_and_nothing_is_planned(old: World) -> No
     """[R-96] By a process that finds less than was landed."""
     newest = max((old.lake_folder / "plan" / old.name).iterdir())
     newest.unlink()
-    old.edges._lake = None  # as a process that was never here before
+    old.adapters._lake = None  # as a process that was never here before
     assert asked_jobs(old) == [COMPARE], "nothing is to be landed"
     assert not compare(old).success
     with pytest.raises(TopicsFailed) as caught:
@@ -151,7 +151,7 @@ def test_what_is_landed_and_not_told_is_not_summed_up(world: World, monkeypatch:
     keys = {offsets.key for offsets in world.coverage.log.ranges}
     assert world.materialized() == keys
     assert not is_decoded or world.instance.get_materialized_partitions(world.topic.decoded_key) == keys
-    assert world.edges.lake.frontiers.has(world.name), "the control: it goes on once all is told"
+    assert world.adapters.lake.frontiers.has(world.name), "the control: it goes on once all is told"
 
 
 def test_a_long_history_is_decoded_and_told_without_its_documents(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,22 +168,22 @@ def test_a_long_history_is_decoded_and_told_without_its_documents(world: World, 
         for n in range(records):
             text = f'{{"at": "2013-01-0{1 + n % 3}T12:00:00Z", "n": {n}}}'
             world.send([{"partition": n % 2, "key": b"%d" % (n % 7), "value": text.encode()}])
-        moment = world.edges.now_ms() + 180_000
-        world.edges = Edges(world.settings, now_ms=lambda: moment)
+        moment = world.adapters.now_ms() + 180_000
+        world.adapters = Adapters(world.settings, now_ms=lambda: moment)
         ask(world)
         assert run_pulse(world).success
         ask(world)
 
     go_on(60)
-    compact_decoded(world.edges.lake, world.name)
+    compact_decoded(world.adapters.lake, world.name)
     go_on(10)  # and a tick sums up what came before
     read: list[str] = []
     real = decoded_table.read_document
     monkeypatch.setattr(decoded_table, "read_document", lambda data, file: (read.append(file.path), real(data, file))[1])
     go_on(10)
     assert read == []
-    later_ms = world.edges.now_ms() + 2 * WINDOW_MS  # of the last hour each range is looked at
-    ((status, _),) = read_statuses([world.topic], Edges(world.settings, now_ms=lambda: later_ms), world.instance)
+    later_ms = world.adapters.now_ms() + 2 * WINDOW_MS  # of the last hour each range is looked at
+    ((status, _),) = read_statuses([world.topic], Adapters(world.settings, now_ms=lambda: later_ms), world.instance)
     assert read == []
     assert [(each["table"], each.get("waiting_ranges"), each.get("rows")) for each in status["tables"]] == [
         ("decoded", 0, 80),
@@ -191,5 +191,5 @@ def test_a_long_history_is_decoded_and_told_without_its_documents(world: World, 
         ("days", None, None),
     ]
     assert sum(int(str(each.metadata["rows"].value)) for each in world.events(world.topic.days_key)[-3:]) == 80
-    finding = check_share(world.name, Latest(), 0, world.edges.latest_tools())
+    finding = check_share(world.name, Latest(), 0, world.adapters.latest_tools())
     assert finding.passed and read, "the control: a recomputation reads them"

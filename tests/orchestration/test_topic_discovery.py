@@ -54,7 +54,7 @@ def sensor_of(world: World, files: TopicFiles) -> Callable[[], SensorExecutionDa
 
 def create(world: World, *names: str) -> None:
     for name in names:
-        world.edges.kafka().create_topic(name, 2)
+        world.adapters.kafka().create_topic(name, 2)
 
 
 def test_a_new_topic_is_planned_from_its_first_offset_and_loaded(world: World, asked: list[object]) -> None:
@@ -67,7 +67,7 @@ def test_a_new_topic_is_planned_from_its_first_offset_and_loaded(world: World, a
     world.send_numbered(150)
     said = tick().skip_message or ""
     assert said.startswith("shown once loaded (the code location is being reloaded): topics that are landed: ")
-    assert set(world.edges.lake.planned_topics()) == {world.name, f"{world.name}-own"}
+    assert set(world.adapters.lake.planned_topics()) == {world.name, f"{world.name}-own"}
     world.send_numbered(100)
     assert tick().run_requests, "it is planned on, and landed, whether it is loaded yet or not"
     assert len(asked) == 1, "once: it takes a moment"
@@ -85,7 +85,7 @@ def test_one_that_cannot_be_planned_is_told_and_stops_no_other(world: World, mon
     refuse(monkeypatch, Kafka, "read_topic_state", bad, OffsetlakeError("the fault"))
     with pytest.raises(TopicsFailed, match=f"{bad}: the fault"):
         sensor_of(world, files_of(world))()
-    assert world.edges.lake.planned_topics() == (world.name,)
+    assert world.adapters.lake.planned_topics() == (world.name,)
 
 
 def test_a_new_topic_that_two_patterns_match_is_named_with_both_files(world: World) -> None:
@@ -95,13 +95,13 @@ def test_a_new_topic_that_two_patterns_match_is_named_with_both_files(world: Wor
     create(world, world.name, both)
     with pytest.raises(TopicsFailed, match=f"{both}: .*all/defs.yaml and other/defs.yaml, expected one"):
         sensor_of(world, dataclasses.replace(files, patterns=[*files.patterns, other]))()
-    assert world.edges.lake.planned_topics() == (world.name,)
+    assert world.adapters.lake.planned_topics() == (world.name,)
 
 
 def test_a_cluster_that_does_not_answer_is_told_and_stops_no_topic(world: World) -> None:
     """[R-98]"""
-    world.edges.kafka_timeout_seconds = 0.5
-    own = dataclasses.replace(world.topic, bootstrap_servers=world.edges.bootstrap_servers())
+    world.adapters.kafka_timeout_seconds = 0.5
+    own = dataclasses.replace(world.topic, bootstrap_servers=world.adapters.bootstrap_servers())
     create(world, world.name)
     world.send_numbered(100)
     tick = sensor_of(world, files_of(world, own, bootstrap_servers="127.0.0.1:1"))
@@ -128,7 +128,7 @@ def test_two_code_servers_plan_a_topic_once(world: World, monkeypatch: pytest.Mo
     monkeypatch.setattr(Kafka, "read_topic_state", interrupt)
     sensor_of(world, files_of(world))()
     assert not ticks, "the fault"
-    assert len(world.edges.lake.read_plan_log(world.name).steps) == 1
+    assert len(world.adapters.lake.read_plan_log(world.name).steps) == 1
 
 
 def test_what_is_new_of_an_empty_project_is_found(world: World, asked: list[object], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,7 +138,7 @@ def test_what_is_new_of_an_empty_project_is_found(world: World, asked: list[obje
     assert tick().skip_message == "nothing waits" and not asked
     create(world, world.name)
     assert "is being reloaded" in (tick().skip_message or "")
-    assert asked and world.edges.lake.planned_topics() == (world.name,)
+    assert asked and world.adapters.lake.planned_topics() == (world.name,)
     monkeypatch.setattr(topic_discovery, "RELOAD_SECONDS", 0.0)
     assert "reload the code location, which was asked for in vain" in (tick().skip_message or "")
     assert len(asked) == 1
@@ -193,7 +193,7 @@ def test_what_fails_to_load_waits(world: World, asked: list[object], tmp_path: P
     (defs / "__init__.py").write_text("def half(")
 
     def look() -> str:
-        discovery.look(None, world.instance, world.edges)
+        discovery.look(None, world.instance, world.adapters)
         for thread in threading.enumerate():
             if thread.name.endswith("(_load_anew)"):
                 thread.join()

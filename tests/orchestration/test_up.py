@@ -48,7 +48,7 @@ from pipeline_defs.orchestration.home.dagster_home import open_instance
 from pipeline_defs.orchestration.home.dagster_server import DagsterServer, PortTaken, is_led_by
 from pipeline_defs.orchestration.home.project import plan_project, write_env, write_project
 from pipeline_defs.orchestration.home.run_locks import CODE_SERVER, CODE_SERVER_COMMAND, is_code_server_gone
-from pipeline_defs.resources import Edges
+from pipeline_defs.resources import Adapters
 from pipeline_defs.settings import read_settings
 from tests.conftest import JARS
 from tests.support.dagster_up import Terminal, asset_keys, is_answering, run_ids, terminal
@@ -79,7 +79,7 @@ def environment(world: World) -> Mapping[str, str]:
     """Return what a shell has in which nobody has exported anything of ours but where Kafka is."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     own = {"PATH": path, "PYTHONPATH": str(PROJECT), "PYTHONUNBUFFERED": "1"}
-    return plain_environment() | own | {"OFFSETLAKE_BOOTSTRAP_SERVERS": world.edges.bootstrap_servers()}
+    return plain_environment() | own | {"OFFSETLAKE_BOOTSTRAP_SERVERS": world.adapters.bootstrap_servers()}
 
 
 @pytest.fixture
@@ -529,13 +529,13 @@ def test_the_demo_stops_its_own_broker_alone(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(demo_command, "start_broker", lambda *_, **__: broker)
     monkeypatch.setattr(demo_command, "resolve_jars", lambda *_: [])
     monkeypatch.setattr(demo_command, "stop_broker", stopped.append)
-    edges = Edges(read_settings({"OFFSETLAKE_HOME": str(tmp_path)}, tmp_path))
+    adapters = Adapters(read_settings({"OFFSETLAKE_HOME": str(tmp_path)}, tmp_path))
     if before == "a demo's that was killed":
         (tmp_path / "demo").mkdir()
         (tmp_path / "demo" / "broker.pid").write_text("7")
-    with demo_command._broker(edges):
+    with demo_command._broker(adapters):
         assert not stopped
-    assert stopped == ([] if before == "a person's" else [edges.settings.broker])
+    assert stopped == ([] if before == "a person's" else [adapters.settings.broker])
 
 
 @pytest.mark.parametrize(("days", "flights"), [(1, 842), pytest.param(DAYS, 336_776, marks=pytest.mark.long)])

@@ -69,7 +69,7 @@ class Compacted:
         return Rows(self.offsets, runs_of(sorted(self.rows)))
 
     def spans(self) -> list[BatchSpan]:
-        """Return the batches as the edge reads them: with offsets where the header does not tell enough."""
+        """Return the batches as the adapter reads them: with offsets where the header does not tell enough."""
         found = []
         for start, end in self.batches:
             left = tuple(sorted(self.now & set(range(start, end))))

@@ -18,7 +18,7 @@ Run = Callable[..., Result]
 def commands_of(module: str, world: World | LandedTopic, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Have the commands of a module know a world, and its topic whatever it is called; return how to run one by its name."""
     commands = import_module(f"pipeline_defs.cli.{module}")  # a package has the command itself by the name of its module
-    monkeypatch.setattr(commands, "open_edges", lambda: world.edges)
+    monkeypatch.setattr(commands, "open_adapters", lambda: world.adapters)
     monkeypatch.setattr(commands, "find_topic", lambda name: world.topic, raising=False)
     files = TopicFiles(dg.ComponentTree.for_test(), {world.topic.name: world.topic})
     monkeypatch.setattr(commands, "choose_topics", lambda name: files, raising=False)

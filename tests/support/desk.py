@@ -146,7 +146,7 @@ def fill(world: World, ranges: int) -> None:
 def _write_events(world: World, ranges: list[OffsetRange]) -> None:
     """Report the first range as ever, and the others by copies of its rows in Dagster's own database."""
     coverage, first = world.coverage, ranges[0]
-    world.instance.report_runless_asset_event(landed_event(world.topic, first, coverage, world.edges))
+    world.instance.report_runless_asset_event(landed_event(world.topic, first, coverage, world.adapters))
     (index,) = world.settings.dagster_home.rglob("index.db")
     with closing(sqlite3.connect(index)) as database, database:
         columns = "run_id, event, dagster_event_type, timestamp, step_key, asset_key, partition"

@@ -29,7 +29,7 @@ from pipeline_defs.orchestration.pulse.pulse import build_pulse
 from pipeline_defs.orchestration.pulse.rebuilding import rebuild_topic
 from pipeline_defs.orchestration.pulse.ticking import run_tick
 from pipeline_defs.orchestration.topic_defs import build_topic_defs
-from pipeline_defs.resources import Edges
+from pipeline_defs.resources import Adapters
 from pipeline_defs.settings import IN_PROCESS, Settings
 from pipeline_defs.tables.compaction import compact
 from pipeline_defs.tables.deleting import drop_range_files, plan_dropping, vacuum
@@ -54,58 +54,58 @@ class Task:
     def run(self, watch: Callable[..., None]) -> None:
         """Do it once, and tells `watch` each step as it is passed."""
         os.environ.update(self.environment)
-        edges = Edges(self.settings, watch_step=watch)
+        adapters = Adapters(self.settings, watch_step=watch)
         with open_instance(self.settings.dagster_home) as instance:
             match self.action.split():
                 case ["tick"]:
-                    run_tick(self.topic, instance, edges)
+                    run_tick(self.topic, instance, adapters)
                     watch("tick_requested")
                 case ["pulse"]:
-                    self._pulse(instance, edges)
+                    self._pulse(instance, adapters)
                 case ["rebuild"]:
-                    rebuild_topic(self.topic, edges, instance)
+                    rebuild_topic(self.topic, adapters, instance)
                 case ["decode" | "decode_again"]:
-                    self._decode(instance, edges)
+                    self._decode(instance, adapters)
                 case ["compact"]:
-                    tools, attempt = edges.tools(self.topic, edges.pyspark()), Attempt("killed", "no-run", "test")
+                    tools, attempt = adapters.tools(self.topic, adapters.pyspark()), Attempt("killed", "no-run", "test")
                     list(compact(self.topic.name, attempt, tools, self.topic.policy.target_file_bytes, every=True))
                 case ["drop"]:
-                    lake, name, now_ms = edges.lake, self.topic.name, edges.now_ms()
+                    lake, name, now_ms = adapters.lake, self.topic.name, adapters.now_ms()
                     list(drop_range_files(name, lake, plan_dropping(name, lake, now_ms, 0), now_ms, watch))
                 case ["vacuum"]:
-                    vacuum(edges.lake, edges.now_ms(), ALL_SECONDS, watch)
+                    vacuum(adapters.lake, adapters.now_ms(), ALL_SECONDS, watch)
                 case ["update"]:
-                    assert self._runs(instance, edges).update_latest(full=False).succeeded
+                    assert self._runs(instance, adapters).update_latest(full=False).succeeded
                 case ["run", run_id]:
-                    work_off(run_id, self.topic, edges, instance)
+                    work_off(run_id, self.topic, adapters, instance)
                 case _:
-                    self._land(instance, edges)
+                    self._land(instance, adapters)
 
-    def _runs(self, instance: dg.DagsterInstance, edges: Edges) -> InProcessRuns:
-        return InProcessRuns(self.topic, edges, instance)
+    def _runs(self, instance: dg.DagsterInstance, adapters: Adapters) -> InProcessRuns:
+        return InProcessRuns(self.topic, adapters, instance)
 
-    def _land(self, instance: dg.DagsterInstance, edges: Edges) -> None:
-        coverage, replaces = edges.lake.coverage(self.topic.name), self.action == "replace"
+    def _land(self, instance: dg.DagsterInstance, adapters: Adapters) -> None:
+        coverage, replaces = adapters.lake.coverage(self.topic.name), self.action == "replace"
         ranges = sorted(coverage.manifests) if replaces else coverage.pending()
         how: dict[str, Any] = {"redo": True, "on_change": "replace"} if replaces else {"redo": False}
-        list(self._runs(instance, edges).land(ranges, **how))
+        list(self._runs(instance, adapters).land(ranges, **how))
 
-    def _pulse(self, instance: dg.DagsterInstance, edges: Edges) -> None:
+    def _pulse(self, instance: dg.DagsterInstance, adapters: Adapters) -> None:
         topics = [self.topic, *self.others]
-        defs = dg.Definitions.merge(*(build_topic_defs(each, edges.settings.lake) for each in topics), build_pulse(topics))
-        job = build_defs(edges, topics=defs).resolve_job_def(LAND_PENDING)
+        defs = dg.Definitions.merge(*(build_topic_defs(each, adapters.settings.lake) for each in topics), build_pulse(topics))
+        job = build_defs(adapters, topics=defs).resolve_job_def(LAND_PENDING)
         job.execute_in_process(instance=instance, raise_on_error=False)
 
-    def _decode(self, instance: dg.DagsterInstance, edges: Edges) -> None:
-        coverage, decoded = edges.lake.coverage(self.topic.name), edges.decodings.read_ranges(self.topic.name)
+    def _decode(self, instance: dg.DagsterInstance, adapters: Adapters) -> None:
+        coverage, decoded = adapters.lake.coverage(self.topic.name), adapters.decodings.read_ranges(self.topic.name)
         redo = self.action == "decode_again"
         ranges = sorted(decoded.known) if redo else decoded.find_due(coverage)
-        list(self._runs(instance, edges).decode(ranges, redo=redo))
+        list(self._runs(instance, adapters).decode(ranges, redo=redo))
 
 
-def work_off(run_id: str, topic: Topic, edges: Edges, instance: dg.DagsterInstance) -> bool:
+def work_off(run_id: str, topic: Topic, adapters: Adapters, instance: dg.DagsterInstance) -> bool:
     """Execute a run of the topic's assets that waits, as the worker does that Dagster starts for it."""
-    job = build_defs(edges, topics=build_topic_defs(topic, edges.settings.lake)).resolve_implicit_global_asset_job_def()
+    job = build_defs(adapters, topics=build_topic_defs(topic, adapters.settings.lake)).resolve_implicit_global_asset_job_def()
     run = instance.get_run_by_id(run_id)
     assert run is not None
     return execute_run(InMemoryJob(job), run.with_status(DagsterRunStatus.STARTING), instance).success
@@ -139,7 +139,7 @@ def stopped_at(
 
 def staged(world: World) -> list[int]:
     """Return the sizes of the Parquet files that the attempts of this lake have staged so far."""
-    return [size for path, size in world.edges.lake.store.list("staging").items() if path.endswith(".parquet")]
+    return [size for path, size in world.adapters.lake.store.list("staging").items() if path.endswith(".parquet")]
 
 
 class Striker:

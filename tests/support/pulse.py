@@ -17,7 +17,7 @@ from pipeline_defs.orchestration.pulse.pulse import build_pulse
 from pipeline_defs.orchestration.runs.projection import RANGE_END, RANGE_START, failure_text
 from pipeline_defs.orchestration.topic_defs import build_topic_defs
 from pipeline_defs.orchestration.upkeep.housekeeping import AUDIT, build_housekeeping
-from pipeline_defs.resources import Edges
+from pipeline_defs.resources import Adapters
 from pipeline_defs.topics import LAND_PENDING, Topic
 from tests.support.interleaving import beside
 from tests.support.world import World
@@ -27,7 +27,7 @@ def location_of(world: World, *others: Topic) -> dg.Definitions:
     topics = [world.topic, *others]
     of_topics = (build_topic_defs(each, world.settings.lake) for each in topics)
     defs = [*of_topics, build_pulse(topics), build_housekeeping(topics)]
-    found = build_defs(world.edges, topics=dg.Definitions.merge(*defs))
+    found = build_defs(world.adapters, topics=dg.Definitions.merge(*defs))
     found.get_repository_def().load_all_definitions()  # as a code location does
     return found
 
@@ -53,7 +53,7 @@ def audited(world: World, check: str) -> dg.AssetCheckEvaluation:
 def requests_of(world: World, job: str, *others: Topic) -> list[dg.RunRequest]:
     """Evaluate the schedule of a job, as Dagster's daemon does; return what it asks for."""
     schedule = location_of(world, *others).resolve_schedule_def(f"{job}_schedule")
-    with dg.build_schedule_context(world.instance, datetime.now(UTC), resources={"edges": world.edges}) as context:
+    with dg.build_schedule_context(world.instance, datetime.now(UTC), resources={"adapters": world.adapters}) as context:
         return [*(schedule.evaluate_tick(context).run_requests or ())]
 
 
@@ -61,7 +61,7 @@ def evaluate(world: World, definitions: dg.Definitions, cursor: str | None = Non
     """Evaluate the only sensor of definitions, as Dagster's daemon does."""
     (sensor,) = definitions.sensors or ()
     assert isinstance(sensor, dg.SensorDefinition)
-    with dg.build_sensor_context(instance=world.instance, resources={"edges": world.edges}, cursor=cursor) as context:
+    with dg.build_sensor_context(instance=world.instance, resources={"adapters": world.adapters}, cursor=cursor) as context:
         return sensor.evaluate_tick(context)
 
 
@@ -100,7 +100,7 @@ def refuse(monkeypatch: pytest.MonkeyPatch, kind: type, method: str, name: str, 
 
 def refuse_tools(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Have all that is tried of a topic fail: its part of the lake cannot be used."""
-    refuse(monkeypatch, Edges, "tools", name, LakeUnavailable("the fault"))
+    refuse(monkeypatch, Adapters, "tools", name, LakeUnavailable("the fault"))
 
 
 def run_pulse(world: World, *others: Topic) -> dg.ExecuteInProcessResult:

@@ -32,7 +32,7 @@ from pipeline_defs.core.tables.decoded_table import TREE
 from pipeline_defs.core.tables.decoding import Budget, Decided, DecodeVerdict, Decoding
 from pipeline_defs.landing.attempt import Attempt
 from pipeline_defs.landing.staging import stage_empty
-from pipeline_defs.resources import Edges
+from pipeline_defs.resources import Adapters
 from pipeline_defs.settings import read_settings
 from pipeline_defs.tables import deleting
 from pipeline_defs.tables.compaction import compact, compact_table
@@ -145,8 +145,8 @@ class LandedTopic:
         return verdict.outcome
 
     @property
-    def edges(self) -> Edges:
-        return Edges(read_settings({"OFFSETLAKE_LAKE": str(self.root)}, self.root))
+    def adapters(self) -> Adapters:
+        return Adapters(read_settings({"OFFSETLAKE_LAKE": str(self.root)}, self.root))
 
     @property
     def topic(self) -> Topic:

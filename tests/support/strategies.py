@@ -68,7 +68,7 @@ def offsets_in(found: Iterable[tuple[int, int]]) -> set[int]:
 
 
 def runs_of(offsets: Sequence[int]) -> list[tuple[int, int]]:
-    """Return contiguous half-open runs in file order, as the edge reads them from an offset column."""
+    """Return contiguous half-open runs in file order, as the adapter reads them from an offset column."""
     breaks = [0, *(at + 1 for at, (a, b) in enumerate(pairwise(offsets)) if b != a + 1), len(offsets)]
     return [(offsets[a], offsets[b - 1] + 1) for a, b in pairwise(breaks) if a < b]
 
@@ -200,7 +200,7 @@ class World:
         self.now_ms += seconds * 1000
 
     def observe(self, log_state: LogState, start_offsets: dict[int, int] | None = None) -> TopicState:
-        """Show what the edge reads: the oldest timestamp is that of the first record at or after the head."""
+        """Show what the adapter reads: the oldest timestamp is that of the first record at or after the head."""
         same = log_state.topic_id in {None, self.topic_id}
         partitions = {}
         for partition, log in enumerate(self.partitions):

@@ -44,7 +44,7 @@ from pipeline_defs.orchestration.pulse.ticking import Tick, run_tick
 from pipeline_defs.orchestration.runs.known import Known, read_known
 from pipeline_defs.orchestration.topic_defs import build_topic_defs
 from pipeline_defs.orchestration.upkeep.housekeeping import build_housekeeping
-from pipeline_defs.resources import Edges
+from pipeline_defs.resources import Adapters
 from pipeline_defs.settings import Settings
 from pipeline_defs.tables.compaction import compact
 from pipeline_defs.tables.decoding import decode
@@ -128,7 +128,7 @@ class World:
     def __init__(self, settings: Settings, folder: Path, topic: str = "", policy: Policy | None = None) -> None:
         self.folder = folder
         self.settings = dataclasses.replace(settings, lake=str(folder / "lake"), dagster_home=folder / "dagster")
-        self.edges = Edges(self.settings)
+        self.adapters = Adapters(self.settings)
         self.topic = Topic(topic or f"t{uuid.uuid4().hex[:10]}", policy or Policy(records_per_range=100, max_age_seconds=0))
         self.sent: dict[tuple[int, int], Row] = {}
         self._instance: dg.DagsterInstance | None = None
@@ -137,13 +137,13 @@ class World:
     def keep_raw_table(self) -> None:
         """Have what is landed from now on appended to a raw table."""
         self.settings = dataclasses.replace(self.settings, has_raw_table=True)
-        self.edges = Edges(self.settings)
+        self.adapters = Adapters(self.settings)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.edges.kafka(self.topic).close()
+        self.adapters.kafka(self.topic).close()
         if self._instance is not None:
             self._instance.dispose()
 
@@ -177,14 +177,14 @@ class World:
 
     def move_lake(self, url: str) -> None:
         self.settings = dataclasses.replace(self.settings, lake=url)
-        self.edges = Edges(self.settings)
+        self.adapters = Adapters(self.settings)
 
     @property
     def operations(self) -> Operations:
-        return Operations(self.settings.bootstrap_servers, self.edges.access(self.topic))
+        return Operations(self.settings.bootstrap_servers, self.adapters.access(self.topic))
 
     def create_topic(self, partitions: int = 1, *, replicas: int = 1, **configs: str) -> None:
-        self.edges.kafka(self.topic).create_topic(self.name, partitions, _dotted(configs), replicas=replicas)
+        self.adapters.kafka(self.topic).create_topic(self.name, partitions, _dotted(configs), replicas=replicas)
 
     def fill(self, *counts: int) -> None:
         """Create the topic, and produces so many small records to each of its Kafka partitions."""
@@ -240,12 +240,12 @@ class World:
         self.wait_until(lambda: self.watermarks(partition).earliest == offset)
 
     def watermarks(self, partition: int) -> Watermarks:
-        kafka = self.edges.kafka(self.topic)
+        kafka = self.adapters.kafka(self.topic)
         return kafka.read_watermarks(self.name, self.topic.policy.isolation_level)[partition]
 
     def status(self) -> dict[str, Any]:
         """Return where the topic stands, which lake and broker can be asked for."""
-        ((document, _),) = read_statuses([self.topic], self.edges, self.instance)
+        ((document, _),) = read_statuses([self.topic], self.adapters, self.instance)
         assert "error" not in document, document["error"]
         return document
 
@@ -257,14 +257,14 @@ class World:
                 assert condition()
 
     def later(self, ms: int) -> None:
-        """Have the clock of this world's edges stand still, so much later than it was; also for a run that is under way."""
-        self._moment_ms = self.edges.now_ms() + ms
-        self.edges.now_ms = lambda: self._moment_ms
+        """Have the clock of this world's adapters stand still, so much later than it was; also for a run that is under way."""
+        self._moment_ms = self.adapters.now_ms() + ms
+        self.adapters.now_ms = lambda: self._moment_ms
 
     def beside(self, name: str = "") -> Self:
         """Give a second topic of the same lake and Dagster instance, of ranges of 100 records that are cut at once."""
         other = type(self)(self.settings, self.folder, name or f"{self.name}-other")
-        other._instance, other.edges = self.instance, self.edges
+        other._instance, other.adapters = self.instance, self.adapters
         return other
 
     def lake_afresh(self) -> None:
@@ -272,27 +272,27 @@ class World:
         (self.settings.dagster_home / FOLDER / self.name).unlink(missing_ok=True)
         lake = self.lake_folder.with_name(f"lake-{uuid.uuid4().hex[:6]}")
         self.settings = dataclasses.replace(self.settings, lake=str(lake))
-        self.edges.kafka(self.topic).close()
-        self.edges = Edges(self.settings)
+        self.adapters.kafka(self.topic).close()
+        self.adapters = Adapters(self.settings)
 
     def plan(self, *, through_end: bool = True) -> list[PlanStep]:
         """Plan until there is nothing to decide."""
         steps = []
-        planner = self.edges.planner(self.topic, "test")
+        planner = self.adapters.planner(self.topic, "test")
         while step := planner.commit(through_end=through_end):
             steps.append(step)
         return steps
 
     @property
     def coverage(self) -> Coverage:
-        return Edges(self.settings).lake.coverage(self.name)  # read afresh, as a restarted process would
+        return Adapters(self.settings).lake.coverage(self.name)  # read afresh, as a restarted process would
 
     @property
     def pending(self) -> list[OffsetRange]:
         return self.coverage.pending()
 
     def tools(self, on_step: StepWatcher = no_step) -> Tools:
-        return self.edges.tools(self.topic, self.edges.pyspark(), on_step)
+        return self.adapters.tools(self.topic, self.adapters.pyspark(), on_step)
 
     def land(
         self,
@@ -311,16 +311,16 @@ class World:
     ) -> list[DecodeVerdict]:
         """Run the decoding protocol in this process, of what is landed and due, without Dagster."""
         assert self.topic.decode is not None
-        due = [offsets.key for offsets in self.edges.decodings.read_ranges(self.name).find_due(self.coverage)]
+        due = [offsets.key for offsets in self.adapters.decodings.read_ranges(self.name).find_due(self.coverage)]
         if not (due if keys is None else keys):
             return []
-        tools = self.edges.decode_tools(self.topic.decode, self.edges.pyspark(), on_step)
+        tools = self.adapters.decode_tools(self.topic.decode, self.adapters.pyspark(), on_step)
         return list(decode(self.name, due if keys is None else keys, new_attempt(redo=redo), tools))
 
     def update_latest(self) -> Updated:
         """Bring the latest table up to date in this process, without Dagster."""
         assert self.topic.latest is not None
-        return update(self.name, self.topic.latest, new_attempt(), self.edges.latest_tools())
+        return update(self.name, self.topic.latest, new_attempt(), self.adapters.latest_tools())
 
     def compact(self, *, every: bool = True) -> list[CompactionVerdict]:
         """Compact the raw table in this process, without Dagster."""
@@ -328,11 +328,11 @@ class World:
 
     @property
     def decodings(self) -> Mapping[OffsetRange, Decoding]:
-        return Edges(self.settings).decodings.read(self.name)
+        return Adapters(self.settings).decodings.read(self.name)
 
     def query(self, tree: Literal["decoded", "dead_letters"], columns: str) -> list[tuple[Any, ...]]:
         """Read columns of this topic's decoded rows, or of its dead letters, in offset order."""
-        files = table_files(self.edges.lake, self.name, is_dead=tree == "dead_letters")
+        files = table_files(self.adapters.lake, self.name, is_dead=tree == "dead_letters")
         if not files:
             return []
         order = 'generation, "partition", "offset"'
@@ -340,7 +340,7 @@ class World:
 
     def table(self, tree: str, version: int | None = None) -> DeltaTable:
         """Open a table of this topic as any reader of Delta does."""
-        return DeltaTable(self.edges.lake.store.url(f"tables/{tree}/{self.name}"), version=version)
+        return DeltaTable(self.adapters.lake.store.url(f"tables/{tree}/{self.name}"), version=version)
 
     def plan_and_land(self) -> list[Verdict]:
         self.plan()
@@ -352,17 +352,17 @@ class World:
 
     @property
     def in_process(self) -> InProcessRuns:
-        return InProcessRuns(self.topic, self.edges, self.instance)
+        return InProcessRuns(self.topic, self.adapters, self.instance)
 
     @property
     def known(self) -> Known:
         """What Dagster knows of this topic now."""
-        return read_known(self.instance, [self.topic], self.edges.now_ms())
+        return read_known(self.instance, [self.topic], self.adapters.now_ms())
 
     def tick(self) -> Tick:
         """Do what the sensor does of this topic."""
-        end_dead_runs(self.instance, self.edges.now_ms())
-        return run_tick(self.topic, self.instance, self.edges)
+        end_dead_runs(self.instance, self.adapters.now_ms())
+        return run_tick(self.topic, self.instance, self.adapters)
 
     def launch(self, ranges: Iterable[OffsetRange] | None = None, *, redo: bool = False) -> list[Launched]:
         """Land through Dagster in this process, and all of it: all pending ranges, or those given."""
@@ -402,7 +402,7 @@ class World:
     def hear_daemon(self, *kinds: str, ago_seconds: float = 0) -> None:
         """Have Dagster's daemon say that it is there, as it does every 30 s, or that it was."""
         for kind in kinds:
-            self.instance.add_daemon_heartbeat(DaemonHeartbeat(self.edges.now_ms() / 1000 - ago_seconds, kind, "test", []))
+            self.instance.add_daemon_heartbeat(DaemonHeartbeat(self.adapters.now_ms() / 1000 - ago_seconds, kind, "test", []))
 
     def checked(self, key: dg.AssetCheckKey) -> dg.AssetCheckEvaluation | None:
         """Return what Dagster was last told of a check; none where it was told nothing."""
@@ -412,7 +412,7 @@ class World:
 
     @property
     def glob(self) -> str:
-        return self.edges.lake.store.url(f"data/{self.name}/**/*.parquet")
+        return self.adapters.lake.store.url(f"data/{self.name}/**/*.parquet")
 
     def files(self, tree: str = "") -> dict[Path, bytes]:
         """Read every file of the lake, or of one of its folders."""
@@ -424,17 +424,17 @@ class World:
 
     def rows(self) -> list[Row]:
         """Read every row a plain glob shows, sorted; a doubled row stands twice. Of a bucket files are listed, not globbed."""
-        store = self.edges.lake.store
+        store = self.adapters.lake.store
         files = [store.url(path) for path in store.list(f"data/{self.name}") if path.endswith(".parquet")]
         if not files:
             return []
-        with connect(self.edges.lake) as connection:
+        with connect(self.adapters.lake) as connection:
             shown = connection.sql("FROM read_parquet($1)", params=[files if store.is_remote else self.glob])
             return landed_rows(shown.to_arrow_table())
 
     def assert_proven(self) -> None:
         """Hold the lake against itself, as an audit by another process does."""
-        lake = Edges(self.settings).lake
+        lake = Adapters(self.settings).lake
         for check in (check_tiling, check_completeness, check_published):
             assert check(self.name, lake).violations == ()
 
@@ -461,7 +461,7 @@ def _dotted(configs: dict[str, str]) -> dict[str, str]:
 
 def shown_rows(world: World) -> list[tuple[Any, ...]]:
     """Read every row that the lake shows; a doubled row stands twice."""
-    _, rows = Duck(Edges(world.settings).lake, [world.name]).ask(
+    _, rows = Duck(Adapters(world.settings).lake, [world.name]).ask(
         f'SELECT "partition", "offset", "key", "value" FROM "{world.name}" ORDER BY "partition", "offset"'
     )
     return rows

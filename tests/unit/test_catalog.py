@@ -30,7 +30,7 @@ from pipeline_defs.orchestration.home.project import defs_yaml, folder_name
 from pipeline_defs.orchestration.map.page import write_page
 from pipeline_defs.orchestration.topic_defs import build_topic_defs
 from pipeline_defs.orchestration.upkeep.housekeeping import COMPACT, RETIRE
-from pipeline_defs.resources import Edges
+from pipeline_defs.resources import Adapters
 from pipeline_defs.settings import read_settings
 from pipeline_defs.topics import Topic, op_name, slug_of
 from tests.support import strategies  # noqa: F401  -- its profile: a fixed seed, more with HUNT
@@ -210,7 +210,7 @@ def test_topics_that_differ_in_punctuation_alone_load_and_share_no_name() -> Non
 
     `x__decoded` is a topic of its own, and its landing waits for no decoding of topic `x`.
     """
-    resources = {"edges": Edges(read_settings({})), "pyspark": LazyPySparkResource(spark_config={})}
+    resources = {"adapters": Adapters(read_settings({})), "pyspark": LazyPySparkResource(spark_config={})}
     topics = [build_topic_defs(Topic(check_topic(name), Policy(), decode=Decode()), "/srv/lake") for name in ALIKE]
     repository: Any = dg.Definitions.merge(*topics, dg.Definitions(resources=resources)).get_repository_def()
     jobs = [job.name for job in repository.get_all_jobs()]

@@ -22,7 +22,7 @@ from pipeline_defs.core.landing.scans import group_scans
 from pipeline_defs.core.login.client_properties import KNOWN, OURS, ClientProperties, check_addresses, parse_client_properties
 from pipeline_defs.core.login.credentials import NotJaas, parse_jaas
 from pipeline_defs.core.offsets import OffsetRange, TopicRange
-from pipeline_defs.resources import Edges
+from pipeline_defs.resources import Adapters
 from pipeline_defs.settings import read_settings
 from tests.support import strategies as _profile  # noqa: F401  the profile of examples, and HUNT
 from tests.support.secured import KEY_PASSWORD, PLAIN_PASSWORD, Authority, jaas, lock, write_properties
@@ -307,18 +307,20 @@ def test_an_edited_login_is_read_again_by_whoever_enters_next(tmp_path: Path) ->
     pem.write_text(Authority("a").certificate)
     values = PLAIN | {"security.protocol": "SASL_SSL", "ssl.truststore.type": "PEM", "ssl.truststore.location": str(pem)}
     path = write_properties(tmp_path / "c.properties", values)
-    edges = Edges(read_settings({"OFFSETLAKE_KAFKA_PROPERTIES": str(path), "OFFSETLAKE_BOOTSTRAP_SERVERS": "x:1"}, tmp_path))
-    first = edges.kafka()
-    assert edges.kafka() is first, "the control"
+    adapters = Adapters(
+        read_settings({"OFFSETLAKE_KAFKA_PROPERTIES": str(path), "OFFSETLAKE_BOOTSTRAP_SERVERS": "x:1"}, tmp_path)
+    )
+    first = adapters.kafka()
+    assert adapters.kafka() is first, "the control"
     pem.write_text(Authority("b").certificate)
-    second = edges.kafka()
+    second = adapters.kafka()
     assert second.access.tls is not first.access.tls and second.access.path == path
     write_properties(path, {})
-    assert edges.kafka().access.kafka_python()["security_protocol"] == "PLAINTEXT"
+    assert adapters.kafka().access.kafka_python()["security_protocol"] == "PLAINTEXT"
     written_at = path.stat().st_mtime_ns
     write_properties(path, values)
     os.utime(path, ns=(written_at, written_at))  # an editor's second write falls into one tick of the clock with its first
-    assert edges.kafka().access.kafka_python()["security_protocol"] == "SASL_SSL"
+    assert adapters.kafka().access.kafka_python()["security_protocol"] == "SASL_SSL"
 
 
 def test_the_setting_is_a_path_below_the_project(tmp_path: Path) -> None:

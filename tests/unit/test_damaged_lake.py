@@ -52,7 +52,7 @@ from pipeline_defs.orchestration.map.page import read_picture
 from pipeline_defs.orchestration.pulse.ticking import run_tick
 from pipeline_defs.orchestration.runs.projection import register_keys
 from pipeline_defs.orchestration.topic_set import TopicFiles
-from pipeline_defs.resources import Edges
+from pipeline_defs.resources import Adapters
 from pipeline_defs.settings import read_settings
 from pipeline_defs.topics import Topic
 from tests.support.commands import samples_of
@@ -74,24 +74,26 @@ def write_step(lake: Lake, topic: str, end: int = 20) -> Path:
     return min((lake.store.folder / "plan" / topic).rglob("*.json"))
 
 
-def open_edges(lake: Path, home: Path) -> Edges:
-    """Edges of a new process, for which no broker answers."""
+def open_adapters(lake: Path, home: Path) -> Adapters:
+    """Adapters of a new process, for which no broker answers."""
     places = {"OFFSETLAKE_LAKE": str(lake), "DAGSTER_HOME": str(home)}
-    return Edges(read_settings({**places, "OFFSETLAKE_BOOTSTRAP_SERVERS": "127.0.0.1:1"}), kafka_timeout_seconds=0.2)
+    return Adapters(read_settings({**places, "OFFSETLAKE_BOOTSTRAP_SERVERS": "127.0.0.1:1"}), kafka_timeout_seconds=0.2)
 
 
 @pytest.fixture
-def edges(tmp_path: Path) -> Edges:
+def adapters(tmp_path: Path) -> Adapters:
     """A lake with a good topic and a damaged one, whose broker does not answer."""
-    edges = open_edges(tmp_path, tmp_path / "dagster")
-    write_step(edges.lake, GOOD.name)
-    write_step(edges.lake, DAMAGED.name).write_text("{}")
-    return edges
+    adapters = open_adapters(tmp_path, tmp_path / "dagster")
+    write_step(adapters.lake, GOOD.name)
+    write_step(adapters.lake, DAMAGED.name).write_text("{}")
+    return adapters
 
 
-def test_two_who_register_a_key_both_go_on(edges: Edges, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_who_register_a_key_both_go_on(
+    adapters: Adapters, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """At once: the other process's keys come between Dagster's look at what there is and its insert."""
-    name, coverage = str(GOOD.partitions.name), edges.lake.coverage(GOOD.name)
+    name, coverage = str(GOOD.partitions.name), adapters.lake.coverage(GOOD.name)
     keys = [offsets.key for offsets in coverage.log.ranges]
     fault = IntegrityError("INSERT INTO dynamic_partitions", {}, Exception("UNIQUE constraint failed"))
     added = Mock(side_effect=[fault, None])  # the first time it is the other process that has added them
@@ -101,21 +103,23 @@ def test_two_who_register_a_key_both_go_on(edges: Edges, instance: dg.DagsterIns
     assert sorted(instance.get_dynamic_partitions(name)) == sorted(keys)
 
 
-def test_a_damaged_topic_is_named_and_the_other_is_counted_drawn_and_asked(edges: Edges, instance: dg.DagsterInstance) -> None:
-    families = samples_of(read_metrics([DAMAGED, GOOD], edges, instance))
+def test_a_damaged_topic_is_named_and_the_other_is_counted_drawn_and_asked(
+    adapters: Adapters, instance: dg.DagsterInstance
+) -> None:
+    families = samples_of(read_metrics([DAMAGED, GOOD], adapters, instance))
     assert families["offsetlake_topic_error"] == {("damaged", "broken_plan_log"): 1, ("orders", "broker_unavailable"): 1}
     assert families["offsetlake_up"] == {("damaged",): 0, ("orders",): 0}
     assert families["offsetlake_ranges"]["orders", "0", "pending"] == 2
     offsets = [families[f"offsetlake_{name}_offset"]["orders", "0"] for name in ("planned", "landed")]
     assert offsets == [20, 0]
     assert families["kafka_consumergroup_lag"] == {}, "only the broker knows"
-    picture, remark = read_picture(GOOD, edges, instance)
+    picture, remark = read_picture(GOOD, adapters, instance)
     assert len(picture.lengths) == 2 and "does not answer" in remark
-    duck = Duck(edges.lake, [DAMAGED.name, GOOD.name])
+    duck = Duck(adapters.lake, [DAMAGED.name, GOOD.name])
     assert duck.query("SELECT count(*) FROM ranges")[1] == [(2,)]
     assert duck.query("SELECT count(*) FROM orders")[1] == [(0,)]
     with pytest.raises(BrokenPlanLog):
-        read_picture(DAMAGED, edges, instance)
+        read_picture(DAMAGED, adapters, instance)
     with pytest.raises(BrokenPlanLog):
         duck.query("SELECT count(*) FROM damaged")
 
@@ -136,19 +140,19 @@ def test_sql_answers_for_other_topics_where_a_landed_file_is_torn(tmp_path: Path
         torn.write_bytes(data)
 
 
-def test_sql_answers_for_what_is_landed_where_a_derived_table_is_damaged(edges: Edges) -> None:
+def test_sql_answers_for_what_is_landed_where_a_derived_table_is_damaged(adapters: Adapters) -> None:
     """[R-85] A view that there is not says why."""
-    edges.lake.store.put_new(f"tables/decoded/orders/_delta_log/{0:020d}.json", b"{torn", "staging/scratch")
-    duck = Duck(edges.lake, [DAMAGED.name, GOOD.name])
+    adapters.lake.store.put_new(f"tables/decoded/orders/_delta_log/{0:020d}.json", b"{torn", "staging/scratch")
+    duck = Duck(adapters.lake, [DAMAGED.name, GOOD.name])
     assert duck.query("SELECT count(*) FROM orders")[1] == [(0,)]
     with pytest.raises(BrokenTable, match=MEND):
         duck.ask("SELECT count(*) FROM decoded.orders")
     assert [type(each) for each in duck.find_left_out('SELECT 1 FROM dead_letters."orders"')] == [BrokenTable]
     assert duck.find_left_out("SELECT count(*) FROM orders") == [], "the control"
-    edges.lake.store.delete("tables/decoded/orders")
-    edges.lake.store.put_new(f"tables/latest/orders/_delta_log/{0:020d}.json", b"", "staging/scratch")
+    adapters.lake.store.delete("tables/decoded/orders")
+    adapters.lake.store.put_new(f"tables/latest/orders/_delta_log/{0:020d}.json", b"", "staging/scratch")
     with pytest.raises(BrokenTable, match=r"latest\.orders has no view: its log cannot be read"):
-        Duck(edges.lake, [GOOD.name]).ask("SELECT count(*) FROM latest.orders")
+        Duck(adapters.lake, [GOOD.name]).ask("SELECT count(*) FROM latest.orders")
 
 
 def shown(documents: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> str:
@@ -159,11 +163,13 @@ def shown(documents: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> s
     return printed.getvalue()
 
 
-def test_status_shows_each_error_once(edges: Edges, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_status_shows_each_error_once(
+    adapters: Adapters, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """And what the lake says; the broker is asked once, however many topics it has."""
-    write_step(edges.lake, "payments")
+    write_step(adapters.lake, "payments")
     payments = dataclasses.replace(GOOD, name="payments")
-    documents = [document for document, _ in read_statuses([DAMAGED, GOOD, payments], edges, instance)]
+    documents = [document for document, _ in read_statuses([DAMAGED, GOOD, payments], adapters, instance)]
     assert [each["kind"] for each in documents] == ["broken_plan_log", "broker_unavailable", "broker_unavailable"]
     assert documents[1]["error"] == documents[2]["error"]
     row: dict[str, Any] = documents[1]["partitions"][0]
@@ -176,11 +182,13 @@ def test_status_shows_each_error_once(edges: Edges, instance: dg.DagsterInstance
     assert "│ orders" in text and "orders: only what the lake says is shown" in text
 
 
-def test_what_tables_share_is_said_once(edges: Edges, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_tables_share_is_said_once(
+    adapters: Adapters, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The decoded table, the latest one that is made of it, and the topic itself, where its broker answers."""
-    edges.lake.store.put_new(f"tables/decoded/orders/_delta_log/{1:020d}.json", b"{}", "staging/scratch")
+    adapters.lake.store.put_new(f"tables/decoded/orders/_delta_log/{1:020d}.json", b"{}", "staging/scratch")
     topic = dataclasses.replace(GOOD, decode=Decode(), latest=Latest())
-    ((document, _),) = read_statuses([topic], edges, instance)
+    ((document, _),) = read_statuses([topic], adapters, instance)
     raw, torn, latest = document["tables"]
     assert re.search(MEND, torn["error"]) and latest["error"] == torn["error"], "the fault"
     assert raw == {"table": "raw", "version": -1, "waiting_ranges": 0, "waiting_since_ms": None}, "the control"
@@ -188,16 +196,18 @@ def test_what_tables_share_is_said_once(edges: Edges, instance: dg.DagsterInstan
         text = shown([document | changed], monkeypatch)
         assert text.count(torn["error"]) == 1
         assert re.findall(r"  (\w+): see the error \(broken_table\)", text) == tables
-    edges.lake.store.put_new(f"tables/raw/orders/_delta_log/{1:020d}.json", b"{}", "staging/scratch")
-    ((document, _),) = read_statuses([topic], edges, instance)
+    adapters.lake.store.put_new(f"tables/raw/orders/_delta_log/{1:020d}.json", b"{}", "staging/scratch")
+    ((document, _),) = read_statuses([topic], adapters, instance)
     assert "tables/raw/orders" in document["tables"][0]["error"] and document["tables"][0]["kind"] == "broken_table"
 
 
-def test_who_has_a_broker_of_their_own_is_told_where_its_address_stands(edges: Edges, instance: dg.DagsterInstance) -> None:
+def test_who_has_a_broker_of_their_own_is_told_where_its_address_stands(
+    adapters: Adapters, instance: dg.DagsterInstance
+) -> None:
     """defs.yaml wins, so what to correct is there; nobody is told to start another broker. The control has none of its own."""
     for own, words in (("127.0.0.1:1", "bootstrap_servers in the defs.yaml"), (None, "OFFSETLAKE_BOOTSTRAP_SERVERS")):
         topic = dataclasses.replace(GOOD, bootstrap_servers=own)
-        ((document, _),) = read_statuses([topic], Edges(edges.settings, kafka_timeout_seconds=0.2), instance)
+        ((document, _),) = read_statuses([topic], Adapters(adapters.settings, kafka_timeout_seconds=0.2), instance)
         assert f"correct its address: {words}" in document["error"] and "broker start" not in document["error"]
 
 
@@ -220,30 +230,32 @@ def test_damage_of_a_step_is_one_error(seed: int, is_legal: bool, tmp_path_facto
     coverage.states(), coverage.frontier(0)
 
 
-def test_nothing_is_planned_from_a_log_of_which_an_earlier_step_is_damaged(edges: Edges, instance: dg.DagsterInstance) -> None:
+def test_nothing_is_planned_from_a_log_of_which_an_earlier_step_is_damaged(
+    adapters: Adapters, instance: dg.DagsterInstance
+) -> None:
     """[R-2] Planning needs the end of the log alone, yet the whole of it is held; the control asks the broker."""
-    first = write_step(edges.lake, "held")
-    write_step(edges.lake, "held", 40)
+    first = write_step(adapters.lake, "held")
+    write_step(adapters.lake, "held", 40)
     with pytest.raises(BrokerUnavailable):
-        run_tick(Topic("held", Policy()), instance, edges)
+        run_tick(Topic("held", Policy()), instance, adapters)
     first.write_text("{}")
     with pytest.raises(BrokenPlanLog):
-        run_tick(Topic("held", Policy()), instance, Edges(edges.settings, kafka_timeout_seconds=0.2))
+        run_tick(Topic("held", Policy()), instance, Adapters(adapters.settings, kafka_timeout_seconds=0.2))
 
 
 @pytest.mark.parametrize("name", ["x.json", f"{0:020d}.json.swp", f"backup/{0:020d}.json", f"{0:020d} (1).json", "1.json"])
-def test_a_stray_file_in_a_plan_log_is_named_and_nobody_is_sent_to_a_backup(edges: Edges, name: str) -> None:
+def test_a_stray_file_in_a_plan_log_is_named_and_nobody_is_sent_to_a_backup(adapters: Adapters, name: str) -> None:
     """What could be a step is not passed over. The control is the other topic."""
-    assert isinstance(edges.lake.store, DiskStore)
-    stray = edges.lake.store.folder / "plan" / GOOD.name / name
+    assert isinstance(adapters.lake.store, DiskStore)
+    stray = adapters.lake.store.folder / "plan" / GOOD.name / name
     stray.parent.mkdir(exist_ok=True)
     stray.write_text("{}")
-    for read in (edges.lake.read_plan_log, edges.lake.coverage):
+    for read in (adapters.lake.read_plan_log, adapters.lake.coverage):
         with pytest.raises(BrokenPlanLog, match="what is no step lies in the plan log of topic orders") as caught:
             read(GOOD.name)
         assert str(stray) in str(caught.value) and "move it away" in str(caught.value) and "backup of" not in str(caught.value)
-    write_step(edges.lake, "payments")
-    assert len(edges.lake.read_plan_log("payments").steps) == 1
+    write_step(adapters.lake, "payments")
+    assert len(adapters.lake.read_plan_log("payments").steps) == 1
 
 
 # the package has the commands under the names of their modules
@@ -255,13 +267,13 @@ land_commands, losses_commands = (importlib.import_module(f"pipeline_defs.cli.wo
 )
 @pytest.mark.usefixtures("capfd")
 def test_a_refused_topic_is_named_and_the_others_are_done(
-    edges: Edges, monkeypatch: pytest.MonkeyPatch, module: ModuleType, command: str, work: str
+    adapters: Adapters, monkeypatch: pytest.MonkeyPatch, module: ModuleType, command: str, work: str
 ) -> None:
     """The control is the other topic alone. Where the refused one is asked for by its name, its error is the command's."""
     done, said = list[str](), list[str]()
     beside(monkeypatch, module, work, after=lambda topic, *_, **__: done.append(topic.name))
-    monkeypatch.setattr(Edges, "kafka", lambda self, topic=None: kafka_with(20))
-    monkeypatch.setattr(module, "open_edges", lambda: edges)
+    monkeypatch.setattr(Adapters, "kafka", lambda self, topic=None: kafka_with(20))
+    monkeypatch.setattr(module, "open_adapters", lambda: adapters)
     monkeypatch.setattr(land_commands, "open_instance", lambda home: dg.DagsterInstance.ephemeral())
     monkeypatch.setattr(show, "print_error", lambda error, where="": said.append(f"{where}{error.kind}"))
     topics = {topic.name: topic for topic in (DAMAGED, GOOD)}
@@ -290,14 +302,14 @@ class Place:
         self.lake, self.home, self.kafka = folder / "lake", folder / "dagster", kafka_with(8)
 
     @property
-    def edges(self) -> Edges:
-        return open_edges(self.lake, self.home)
+    def adapters(self) -> Adapters:
+        return open_adapters(self.lake, self.home)
 
     def plan(self, topic: str = TOPIC) -> None:
-        plan_all(self.edges.lake, self.kafka, POLICY, topic)
+        plan_all(self.adapters.lake, self.kafka, POLICY, topic)
 
     def land(self) -> list[Outcome]:
-        lake = self.edges.lake
+        lake = self.adapters.lake
         keys = [offsets.key for offsets in lake.coverage(TOPIC).log.ranges]
         tools = fake_tools(lake, self.kafka, FakeSpark(self.kafka, no_step))
         return [verdict.outcome for verdict in land(TOPIC, keys, Attempt("a", "run", "test"), tools)]
@@ -335,14 +347,14 @@ def mount_another(place: Place) -> None:
 def test_the_topic_that_was_asked_for_is_named(place: Place) -> None:
     """[R-76] Where the lake has gone of both topics; who asks for none, or for a new one, hears of one that was there."""
     place.plan("-dash")  # the control: another topic begins in a lake that is there
-    assert place.edges.lake.coverage("-dash").log.steps
-    place.edges.check_lake()
+    assert place.adapters.lake.coverage("-dash").log.steps
+    place.adapters.check_lake()
     delete(place)
     with pytest.raises(LakeUnavailable, match=f"has nothing of topic {TOPIC},"):
-        list(land_commands._commit(ORDERS, place.edges, through_end=False, is_restored=False))
+        list(land_commands._commit(ORDERS, place.adapters, through_end=False, is_restored=False))
     for asked, named in ((TOPIC, TOPIC), ("-dash", "-dash"), (None, "-dash"), ("new", "-dash")):
         with pytest.raises(LakeUnavailable, match=f"has nothing of topic {named},"):
-            place.edges.check_lake(asked)
+            place.adapters.check_lake(asked)
 
 
 def names_of(folder: Path) -> list[str] | None:
@@ -351,7 +363,7 @@ def names_of(folder: Path) -> list[str] | None:
 
 def ask_status(place: Place) -> None:
     with dg.DagsterInstance.ephemeral() as instance:
-        ((document, _),) = read_statuses([ORDERS], place.edges, instance)
+        ((document, _),) = read_statuses([ORDERS], place.adapters, instance)
     if document["kind"] == "lake_unavailable":
         raise LakeUnavailable(document["error"])
     raise BrokerUnavailable(document["error"])
@@ -359,21 +371,21 @@ def ask_status(place: Place) -> None:
 
 def tick(place: Place) -> None:
     with dg.DagsterInstance.ephemeral() as instance:
-        run_tick(ORDERS, instance, place.edges)
+        run_tick(ORDERS, instance, place.adapters)
 
 
 ASKING: dict[str, Callable[[Place], object]] = {
     "status": ask_status,
     "tick": tick,
-    "audit: tiling": lambda place: check_tiling(TOPIC, place.edges.lake),
-    "audit: completeness": lambda place: check_completeness(TOPIC, place.edges.lake),
-    "audit: digests": lambda place: check_published(TOPIC, place.edges.lake),
-    "dead letters": lambda place: read_dead_letters(ORDERS, None, 1, place.edges),
-    "trace": lambda place: trace_row(ORDERS, 0, 1, place.edges),
-    "sql": lambda place: Duck(place.edges.lake, [TOPIC]).ask(f"SELECT count(*) FROM {TOPIC}"),
+    "audit: tiling": lambda place: check_tiling(TOPIC, place.adapters.lake),
+    "audit: completeness": lambda place: check_completeness(TOPIC, place.adapters.lake),
+    "audit: digests": lambda place: check_published(TOPIC, place.adapters.lake),
+    "dead letters": lambda place: read_dead_letters(ORDERS, None, 1, place.adapters),
+    "trace": lambda place: trace_row(ORDERS, 0, 1, place.adapters),
+    "sql": lambda place: Duck(place.adapters.lake, [TOPIC]).ask(f"SELECT count(*) FROM {TOPIC}"),
     "plan": Place.plan,
     "land": Place.land,
-    "begin a run": lambda place: place.edges.check_lake(),
+    "begin a run": lambda place: place.adapters.check_lake(),
 }
 GONE = (
     f"nothing of topic {TOPIC}, and something of it was planned or landed.*"
@@ -417,7 +429,7 @@ def test_looking_at_a_lake_that_is_not_begun_makes_nothing(tmp_path: Path, ask: 
     """[R-76] A new project says that nothing is planned; planning begins it, without any further step."""
     place = Place(tmp_path)
     if ask == "plan":
-        place.edges.check_lake()
+        place.adapters.check_lake()
         place.plan()
         assert place.land() == [Outcome.LANDED] * 2
         return
@@ -432,12 +444,12 @@ def test_a_file_that_is_no_topics_in_what_is_remembered_is_left_alone(place: Pla
     """[R-76] A file browser leaves one; a lake that is gone is still refused, and one begun where a person says so."""
     stray = place.home / "known_topics" / ".DS_Store"
     stray.write_bytes(content)
-    place.edges.check_lake()
+    place.adapters.check_lake()
     delete(place)
     with pytest.raises(LakeUnavailable, match=r"to begin an empty lake instead, delete .*known_topics/orders"):
-        place.edges.check_lake()
+        place.adapters.check_lake()
     (place.home / "known_topics" / TOPIC).unlink()
-    place.edges.check_lake()
+    place.adapters.check_lake()
     place.plan()
     assert place.land() == [Outcome.LANDED] * 2
     assert stray.read_bytes() == content
@@ -460,9 +472,9 @@ CHECKS = ["tiling", "completeness", "published_digest", "raw_table", "broker", "
 
 def audit(world: SmallWorld, replay: str) -> dict[str, Finding]:
     settings = SimpleNamespace(has_raw_table=True, dagster_home=world.folder / "dagster")
-    edges: Any = SimpleNamespace(lake=world.lake, kafka=lambda topic: world.kafka, settings=settings)
+    adapters: Any = SimpleNamespace(lake=world.lake, kafka=lambda topic: world.kafka, settings=settings)
     with progress("auditing") as shown:
-        findings = run_audit(Topic(TOPIC, Policy()), edges, replay, "0", shown)
+        findings = run_audit(Topic(TOPIC, Policy()), adapters, replay, "0", shown)
     assert len({finding.check for finding in findings}) == len(findings)
     return {finding.check: finding for finding in findings}
 

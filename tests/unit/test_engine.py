@@ -38,7 +38,7 @@ from pipeline_defs.adapters.system.processes import Process, free_ports, read_pr
 from pipeline_defs.cli.home import engine as command
 from pipeline_defs.core.errors import BadSetting, EngineLost, EngineUnavailable
 from pipeline_defs.core.login.client_properties import ClientProperties, Login, Pem, Tls
-from pipeline_defs.resources import Edges
+from pipeline_defs.resources import Adapters
 from pipeline_defs.settings import read_settings
 from tests.support.killing import QUICK_JVM
 from tests.support.world import PATIENCE_SECONDS, World
@@ -278,11 +278,11 @@ def test_a_remote_that_nobody_answers_at_is_told_at_once(listener: socket.socket
     listener.close()
     settings = dataclasses.replace(read_settings({}, tmp_path), home=tmp_path / "home")
     steps: list[str] = []
-    edges = Edges(settings, watch_step=lambda step, **_: steps.append(step))
+    adapters = Adapters(settings, watch_step=lambda step, **_: steps.append(step))
     remote = LazyPySparkResource(spark_config={"spark.remote": url})
     told = f"not answer at {url.removeprefix('sc://')}: nobody answers there; .*OFFSETLAKE_SPARK_REMOTE is its address"
     with pytest.raises(EngineUnavailable, match=told):
-        edges.engine(remote).session({})
+        adapters.engine(remote).session({})
     assert not steps and not settings.engine_folder.exists()
 
 
@@ -613,8 +613,8 @@ def test_what_a_jvm_fails_by_for_good_is_told_from_what_a_record_says(said: str,
 SECRET = "hush-4711"
 
 
-def open_edges(folder: Path, remote: str | None = None) -> Edges:
-    return Edges(dataclasses.replace(read_settings({}, folder), home=folder / "home", spark_remote=remote))
+def open_adapters(folder: Path, remote: str | None = None) -> Adapters:
+    return Adapters(dataclasses.replace(read_settings({}, folder), home=folder / "home", spark_remote=remote))
 
 
 def configured(url: str) -> LazyPySparkResource:
@@ -625,19 +625,19 @@ def configured(url: str) -> LazyPySparkResource:
 def test_a_remote_of_the_resource_is_checked_as_that_of_the_environment(url: str, tmp_path: Path) -> None:
     said = r"spark\.remote of the `pyspark` resource cannot be used: .*nothing was started"
     with pytest.raises(BadSetting, match=said) as told:
-        open_edges(tmp_path).engine(configured(url))
+        open_adapters(tmp_path).engine(configured(url))
     assert SECRET not in str(told.value)
 
 
 def test_a_token_in_the_resource_is_refused_for_dagster_stores_it(tmp_path: Path) -> None:
     """The controls: TLS alone is no secret, and the token of the environment is not in the resource."""
     with pytest.raises(BadSetting, match=r"has the parameter token .*set the whole URL as OFFSETLAKE_SPARK_REMOTE") as told:
-        open_edges(tmp_path).engine(configured(f"sc://h:1/;use_ssl=true;token={SECRET}"))
+        open_adapters(tmp_path).engine(configured(f"sc://h:1/;use_ssl=true;token={SECRET}"))
     assert SECRET not in str(told.value)
-    assert isinstance(open_edges(tmp_path).engine(configured("sc://h:1/;use_ssl=true")), RemoteEngine)
-    edges = open_edges(tmp_path, f"sc://h:1/;use_ssl=true;token={SECRET}")
-    found = edges.engine(edges.pyspark())
-    assert SECRET not in str(edges.pyspark().spark_config)
+    assert isinstance(open_adapters(tmp_path).engine(configured("sc://h:1/;use_ssl=true")), RemoteEngine)
+    adapters = open_adapters(tmp_path, f"sc://h:1/;use_ssl=true;token={SECRET}")
+    found = adapters.engine(adapters.pyspark())
+    assert SECRET not in str(adapters.pyspark().spark_config)
     assert found.url.endswith(SECRET)
 
 

@@ -162,9 +162,9 @@ def test_the_oldest_record_that_is_there_still_is_named(earliest: int) -> None:
         read_config=lambda topic: {"retention.ms": "60000", "cleanup.policy": "delete"},
         read_timestamps=lambda topic, offsets, level: dict.fromkeys(offsets, EPOCH_MS),
     )
-    edges = SimpleNamespace(kafka=lambda topic: kafka, now_ms=lambda: EPOCH_MS + 59_000)
+    adapters = SimpleNamespace(kafka=lambda topic: kafka, now_ms=lambda: EPOCH_MS + 59_000)
     coverage = Coverage(PlanLog(TOPIC, (first_step(20, 20),)), {}, {})
-    (found,) = read_endangered(orders, coverage, {0: Watermarks(earliest, 20)}, cast("Any", edges))
+    (found,) = read_endangered(orders, coverage, {0: Watermarks(earliest, 20)}, cast("Any", adapters))
     assert found.offset == earliest
     (said,) = check_expiry(orders, [found]).violations
     assert f"{TOPIC}/0: offset {earliest} is not landed and may be deleted in" in said

@@ -356,11 +356,11 @@ def test_the_newer_of_two_frontiers_stays_the_groups(world: SmallWorld, is_late:
 def test_a_group_that_a_dying_run_has_moved_back_is_repaired_within_a_minute_though_nothing_arrives(world: SmallWorld) -> None:
     """[R-36] By the tick of a process that has moved it before; until then it is not moved at each tick, the control."""
     groups, now = world.kafka.groups, [EPOCH_MS]
-    edges = SimpleNamespace(mirrored={}, lake=world.lake, kafka=lambda topic: world.kafka, now_ms=lambda: now[0])
+    adapters = SimpleNamespace(mirrored={}, lake=world.lake, kafka=lambda topic: world.kafka, now_ms=lambda: now[0])
     topic = SimpleNamespace(name=TOPIC, group="group")
 
     def tick() -> Mapping[int, int]:
-        assert ticking._mirror(cast("Any", topic), world.lake.recent(TOPIC), cast("Any", edges)) is None
+        assert ticking._mirror(cast("Any", topic), world.lake.recent(TOPIC), cast("Any", adapters)) is None
         return groups["group"]
 
     assert tick() == {0: 4}

@@ -629,14 +629,14 @@ def test_the_command_counts_what_would_be_dropped(lake: Lake, monkeypatch: pytes
     compact_twice_and_damage(lake)
     policy, settings = SimpleNamespace(target_file_bytes=10**9), SimpleNamespace(has_raw_table=True)
     own = {"lake": again(lake), "decodings": Decodings(again(lake)), "settings": settings}
-    edges = SimpleNamespace(now_ms=lambda: 2**53, watch_step=no_step, **own)
+    adapters = SimpleNamespace(now_ms=lambda: 2**53, watch_step=no_step, **own)
     monkeypatch.setattr(command, "find_topic", lambda name: SimpleNamespace(name=name, policy=policy, decode=None))
-    monkeypatch.setattr(command, "open_edges", lambda: edges)
+    monkeypatch.setattr(command, "open_adapters", lambda: adapters)
     found = CliRunner().invoke(command.compact, [TOPIC, "--drop-range-files-after", "0d"])
     assert "would drop 2 range files" in found.stdout and "would show their rows no more" in found.stdout
     assert isinstance(found.exception, errors.RangeFilesKept) and "3 of 5 range files" in str(found.exception)
     assert shown(lake) == ["0", "10", "20", "40", "50"] and not again(lake).coverage(TOPIC).dropped()
-    edges.now_ms = lambda: EPOCH_MS
+    adapters.now_ms = lambda: EPOCH_MS
     nothing = CliRunner().invoke(command.compact, [TOPIC, "--drop-range-files-after", "30d"])
     assert "would drop 0 range files" in nothing.stdout and "rows no more" not in nothing.stdout
 

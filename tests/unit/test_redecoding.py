@@ -330,7 +330,7 @@ def test_a_document_that_is_read_for_long_holds_no_other_table_up(compacted: Lan
 def test_dead_letters_of_one_range_are_shown_out_of_a_file_of_many(compacted: LandedTopic) -> None:
     """[R-91] `offsetlake dead-letters --key` shows its own, and no other range's, with their bytes as they were landed."""
     for chosen, expected in (([SECOND], [13]), (None, [3, 13])):
-        total, names, rows = read_dead_letters(compacted.topic, chosen, 10, compacted.edges)
+        total, names, rows = read_dead_letters(compacted.topic, chosen, 10, compacted.adapters)
         assert (total, [row[names.index("offset")] for row in rows]) == (len(expected), expected)
         assert {bytes(row[names.index("value")]) for row in rows} == {b'{"id": 1.5}'}
 
@@ -340,10 +340,10 @@ def test_columns_that_are_gone_are_named_and_made_again_as_said(compacted: Lande
     """[R-91] Also where defs.yaml has changed since: then no file needs them any more."""
     (kept,) = (compacted.root / TREE / TOPIC / "_schemas").iterdir()
     kept.unlink()
-    (said,) = check_decoded(compacted.topic, compacted.edges).violations
+    (said,) = check_decoded(compacted.topic, compacted.adapters).violations
     assert f"{kept}, which says what it was decoded to, is gone" in said and how in said
     compacted.decode(*([SECOND] if how == "--key" else [FIRST, SECOND]), by=by, redo=True)
-    assert check_decoded(compacted.topic, compacted.edges).violations == ()
+    assert check_decoded(compacted.topic, compacted.adapters).violations == ()
 
 
 def test_trace_says_that_a_record_is_a_dead_letter(compacted: LandedTopic, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -390,7 +390,7 @@ def test_a_damaged_compacted_file_is_made_again(compacted: LandedTopic, harm: Ca
         harm(path)
     lacking = [path.rpartition("/")[2] for _, path in Decodings(compacted.lake).find_lacking(decoded)]
     assert sorted(lacking) == (sorted(path.name for path in paths) if harm is Path.unlink else [])
-    told = check_decoded(compacted.topic, compacted.edges).violations
+    told = check_decoded(compacted.topic, compacted.adapters).violations
     again = "`offsetlake decode orders --key 0-0-10`"
     assert [any(path.name in said and again in said for said in told) for path in paths] == [True] * len(told)
     assert compacted.outcome(FIRST, INT, redo=True) is Decided.REPLACED
@@ -399,7 +399,7 @@ def test_a_damaged_compacted_file_is_made_again(compacted: LandedTopic, harm: Ca
     assert compacted.outcome(SECOND, INT) is Decided.DECODED
     assert compacted.due == [] and compacted.shown("decoded") == [n for n in BOTH if n % 10 != 3]
     assert compacted.shown("dead_letters") == [3, 13], "each once"
-    assert check_decoded(compacted.topic, compacted.edges).violations == ()
+    assert check_decoded(compacted.topic, compacted.adapters).violations == ()
 
 
 @pytest.mark.parametrize("end", [KeyboardInterrupt(), OutcomeUnknown("no answer")], ids=["interrupted", "unknown"])
@@ -410,7 +410,7 @@ def test_a_lost_answer_loses_no_file(compacted: LandedTopic, monkeypatch: pytest
         (verdict,) = compacted.decode(FIRST, by=MENDED, redo=True)
         assert verdict.outcome is Decided.FAILED
     monkeypatch.undo()
-    assert compacted.due == [] and check_decoded(compacted.topic, compacted.edges).violations == ()
+    assert compacted.due == [] and check_decoded(compacted.topic, compacted.adapters).violations == ()
     assert compacted.outcome(SECOND, MENDED, redo=True) is Decided.REPLACED
     assert compacted.shown("decoded") == BOTH and compacted.shown("dead_letters") == []
 
@@ -513,7 +513,7 @@ def test_a_file_that_is_gone_is_named_by_whoever_needs_it_with_what_makes_it_aga
     assert duck.query(f"SELECT count(*) FROM {TOPIC}")[1] == [(20,)], "the control: what is landed is there"
     with pytest.raises(BrokenTable, match=r"a file of the decoded table of topic orders cannot be read: .*offsetlake audit"):
         duck.query(f"SELECT * FROM decoded.{TOPIC}")
-    (said,) = check_decoded(compacted.topic, compacted.edges).violations
+    (said,) = check_decoded(compacted.topic, compacted.adapters).violations
     assert gone.name in said and "offsetlake decode orders --key 0-0-10" in said
     placed = place(decoded, lambda offsets: 0)
     with pytest.raises(BrokenTable, match=r"is gone; .*decode orders --key 0-0-10"):
@@ -549,12 +549,12 @@ def test_a_file_unreadable_once_stays(compacted: LandedTopic, number: int, step:
 
 def test_what_is_said_of_a_range_and_in_no_file_is_named(compacted: LandedTopic) -> None:
     """[R-67] `decoded + dead letters = landed` is held against the files that the log names, not against words alone."""
-    assert check_decoded(compacted.topic, compacted.edges).violations == (), "the control"
+    assert check_decoded(compacted.topic, compacted.adapters).violations == (), "the control"
     log = decoded_table_log(TOPIC, compacted.lake)
     table = log.read()
     (dead,) = [file for file in table.files.values() if is_of_dead_letters(file)]
     assert log.commit(Commit(removes={dead.path: EPOCH_MS}), table, EPOCH_MS)
-    first, second = check_decoded(compacted.topic, compacted.edges).violations
+    first, second = check_decoded(compacted.topic, compacted.adapters).violations
     assert "no file of the table has its 1 dead letters" in first and "0-10-20" in second
 
 
@@ -683,7 +683,7 @@ def test_columns_that_are_not_as_they_were_are_named_and_made_again(topic: Lande
     """[R-68] All that is decoded waits for them: the audit says by which command they come back, and they do."""
     topic.land(FIRST, WHOLE)
     topic.outcome(FIRST)
-    assert check_decoded(topic.topic, topic.edges).passed, "the control"
+    assert check_decoded(topic.topic, topic.adapters).passed, "the control"
     (kept,) = (topic.root / TREE / TOPIC / "_schemas").iterdir()
     written = kept.read_bytes()
     kept.unlink()
@@ -692,12 +692,12 @@ def test_columns_that_are_not_as_they_were_are_named_and_made_again(topic: Lande
     topic.land(SECOND, WHOLE)
     (verdict,) = topic.decode(SECOND, by=MENDED)
     assert "the columns of decoded files, is gone or was changed" in verdict.violations[0], "the fault"
-    (named,) = check_decoded(topic.topic, topic.edges).violations
+    (named,) = check_decoded(topic.topic, topic.adapters).violations
     assert (
         f"{kept.name}, which says what it was decoded to, is gone or changed; `offsetlake decode orders --key 0-0-10`" in named
     )
     assert topic.outcome(FIRST, redo=True) is Decided.UNCHANGED
-    assert kept.read_bytes() == written and check_decoded(topic.topic, topic.edges).passed
+    assert kept.read_bytes() == written and check_decoded(topic.topic, topic.adapters).passed
 
 
 def test_columns_are_kept_beside_each_table_and_again_where_it_is_made_anew(decoded: DecodedTopic) -> None:

@@ -75,9 +75,9 @@ def test_a_run_that_landed_some_of_its_ranges_is_told_as_it_is(
         yield Launched("whole", RANGES, succeeded=True)
         yield Launched(result.run_id, RANGES, succeeded=False, reason=reason)
 
-    edges = SimpleNamespace(check_lake=lambda *_: None, settings=SimpleNamespace(dagster_home=tmp_path))
+    adapters = SimpleNamespace(check_lake=lambda *_: None, settings=SimpleNamespace(dagster_home=tmp_path))
     monkeypatch.setattr(command, "find_topic", lambda name: ORDERS)
-    monkeypatch.setattr(command, "open_edges", lambda: edges)
+    monkeypatch.setattr(command, "open_adapters", lambda: adapters)
     monkeypatch.setattr(command, "choose_ranges", lambda *_: list(RANGES))
     monkeypatch.setattr("pipeline_defs.cli.launching.open_instance", lambda home: nullcontext())
     monkeypatch.setattr(command.InProcessRuns, "land", runs)
@@ -390,7 +390,9 @@ def test_a_history_that_does_not_answer_ends_nothing_and_is_told_once(tmp_path: 
         **dict.fromkeys(("_handle_signals", "_revive", "_tell_news", "LandedSince", "FailedSince", "FailedTicks"), Mock()),
         "_services": lambda *_: nullcontext(server),
         "open_instance": lambda _: nullcontext(Mock()),
-        "open_edges": lambda: Mock(settings=Mock(dagster_home=tmp_path / "home", alert_urls=("json://taken", "json://busy"))),
+        "open_adapters": lambda: Mock(
+            settings=Mock(dagster_home=tmp_path / "home", alert_urls=("json://taken", "json://busy"))
+        ),
         "send_alert": send,
         "ALARM_SECONDS": 0.0,
         "find_project": lambda: tmp_path,

@@ -71,8 +71,8 @@ class Clusters:
         raise BrokerUnavailable("nobody there", bootstrap_servers="silent:9092")
 
     def visit(self) -> dict[str, str]:
-        edges: Any = self
-        found = visit_topics([SILENT, HEALTHY], edges, lambda _: "visited", lambda _, error: str(error).split("\n")[0])
+        adapters: Any = self
+        found = visit_topics([SILENT, HEALTHY], adapters, lambda _: "visited", lambda _, error: str(error).split("\n")[0])
         return dict(zip(("silent", "healthy"), found, strict=True))
 
     def end_question(self, answer: OffsetlakeError | None) -> None:
@@ -102,7 +102,7 @@ def test_a_silent_cluster_keeps_others_waiting_once(answer: OffsetlakeError | No
 @pytest.mark.parametrize("error", [StaleAnswer("slow"), BrokerUnavailable("slow", bootstrap_servers="silent:9092")])
 def test_of_topics_that_hold_a_look_up_each_look_awaits_one(error: OffsetlakeError, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-30] In turns, and after all others: Dagster ends a tick after a minute."""
-    now, edges, visited = [0.0], cast("Any", Clusters()), list[str]()
+    now, adapters, visited = [0.0], cast("Any", Clusters()), list[str]()
     monkeypatch.setattr(visiting, "time", Mock(monotonic=lambda: now[0]))
     topics = [Topic(name, Policy(), bootstrap_servers="silent:9092") for name in "abcd"]
     slow = {"a", "b", "c"}
@@ -116,7 +116,7 @@ def test_of_topics_that_hold_a_look_up_each_look_awaits_one(error: OffsetlakeErr
 
     def look() -> list[str]:
         visited.clear()
-        found = visit_topics(topics, edges, visit, lambda _, error: str(error).split("\n")[0])
+        found = visit_topics(topics, adapters, visit, lambda _, error: str(error).split("\n")[0])
         assert found[:3] == [*("slow" if name in slow else "visited" for name in "abc")]
         return [*visited]
 
@@ -144,9 +144,9 @@ def test_no_topic_is_left_out_however_slow_ticks_are(monkeypatch: pytest.MonkeyP
     for name in ("open_pools", "failures_of"):
         monkeypatch.setattr(pulse, name, lambda *_: 0)
     topics: Any = [SimpleNamespace(name=str(number), decode=True, latest=None, duties=()) for number in range(30)]
-    edges: Any = SimpleNamespace(planned_at={}, derived_at={}, now_ms=lambda: 0)
+    adapters: Any = SimpleNamespace(planned_at={}, derived_at={}, now_ms=lambda: 0)
     for _ in range(20):
-        ticks = pulse.tick_topics(topics, Mock(), edges)
+        ticks = pulse.tick_topics(topics, Mock(), adapters)
         assert any(each.is_late for each in ticks) and [each.topic for each in ticks] == topics
     for seen in (planned, derived):
         assert len(seen) == 30 and max(seen.values()) - min(seen.values()) <= 1

@@ -27,7 +27,7 @@ from pipeline_defs.operate.metrics import read_metrics
 from pipeline_defs.orchestration.assets.derived_config import read_side
 from pipeline_defs.orchestration.home.project import plan_project, write_project
 from pipeline_defs.orchestration.topic_set import TopicFiles, TopicPattern
-from pipeline_defs.resources import Edges
+from pipeline_defs.resources import Adapters
 from pipeline_defs.settings import read_settings
 from pipeline_defs.topic_files import load_topics, read_topic_files
 from tests.support.commands import samples_of
@@ -273,8 +273,8 @@ def test_code_locations_load_others_and_name_the_wrong_file(project: Path, file:
     """And where definitions are only checked, by `dg check defs`, the file is the error."""
     write(file, "")
     environment = {"DAGSTER_HOME": str(project / ".home"), "OFFSETLAKE_HOME": str(project / ".offsetlake")}
-    edges = Edges(read_settings(environment, project))
-    definitions = build_defs(edges, project=project)
+    adapters = Adapters(read_settings(environment, project))
+    definitions = build_defs(adapters, project=project)
     sensors = {sensor.name: sensor for sensor in definitions.sensors or ()}
     assert {"land_pending", "watch"} <= sensors.keys()
     assert definitions.resolve_job_def("land_orders")
@@ -285,9 +285,9 @@ def test_code_locations_load_others_and_name_the_wrong_file(project: Path, file:
     assert_clear(str(caught.value), file)
     monkeypatch.setenv("DAGSTER_IS_DEFS_VALIDATION_CLI", "1")
     with pytest.raises(OffsetlakeError, match="it is empty"):
-        build_defs(edges, project=project)
+        build_defs(adapters, project=project)
     write(file, HEAD)
-    assert "broken_topics" not in {sensor.name for sensor in build_defs(edges, project=project).sensors or ()}
+    assert "broken_topics" not in {sensor.name for sensor in build_defs(adapters, project=project).sensors or ()}
 
 
 @pytest.mark.usefixtures("clean_environment")
@@ -309,9 +309,9 @@ def test_commands_name_the_wrong_file_and_go_on_with_others(project: Path, file:
 
 def test_metrics_count_a_wrong_file_as_a_topic_that_is_not_up(project: Path, file: Path, tmp_path: Path) -> None:
     write(file, "")
-    edges = Edges(read_settings({"OFFSETLAKE_LAKE": str(tmp_path)}, project))
+    adapters = Adapters(read_settings({"OFFSETLAKE_LAKE": str(tmp_path)}, project))
     with dg.DagsterInstance.ephemeral() as instance:
-        families = samples_of(read_metrics([], edges, instance, load_topics(project).broken))
+        families = samples_of(read_metrics([], adapters, instance, load_topics(project).broken))
     assert families["offsetlake_up"] == {("bad",): 0}
     assert families["offsetlake_topic_error"] == {("bad", "bad_setting"): 1}
 
@@ -407,10 +407,10 @@ def test_a_topic_of_two_patterns_is_left_out_and_both_files_are_named(patterned:
 
 def test_each_topic_of_a_pattern_is_an_asset_of_its_own(patterned: Path) -> None:
     environment = {"DAGSTER_HOME": str(patterned / ".home"), "OFFSETLAKE_HOME": str(patterned / ".offsetlake")}
-    edges = Edges(read_settings(environment, patterned))
+    adapters = Adapters(read_settings(environment, patterned))
     for name in ("orders.eu", "orders-eu", "payments"):
-        (Path(edges.settings.lake) / "plan" / name).mkdir(parents=True)
-    keys = build_defs(edges, project=patterned).resolve_all_asset_keys()
+        (Path(adapters.settings.lake) / "plan" / name).mkdir(parents=True)
+    keys = build_defs(adapters, project=patterned).resolve_all_asset_keys()
     assert {key.path[1] for key in keys if key.path[0] == "raw"} == {"orders.own", "orders.eu"}
     assert dg.AssetKey(["kafka", "orders.eu"]) in keys
 

@@ -21,11 +21,11 @@ from ...core.log.expiry import Durability
 from ...core.log.topic_state import refuse_other_cluster
 from ...orchestration.home.dagster_home import open_instance
 from ...orchestration.topic_set import TopicFiles
-from ...resources import Edges
+from ...resources import Adapters
 from ...settings import read_settings
 from ...topic_files import load_topics
 from ...topics import Topic
-from ..show import PATIENCE_SECONDS, json_option, open_edges, print_json, print_table
+from ..show import PATIENCE_SECONDS, json_option, open_adapters, print_json, print_table
 from ..terminal import OUT, progress
 from .engine import spark_text
 
@@ -77,17 +77,17 @@ def doctor(as_json: bool) -> None:
     Example:
       offsetlake doctor
     """
-    edges = open_edges()
+    adapters = open_adapters()
     answers: dict[str, tuple[bool, str]] = {}
     durable: dict[str, Durability] = {}
     with progress("looking at this machine") as shown:
         files = load_topics()
         questions: dict[str, Callable[[], str]] = {
-            **_about_spark(edges),
-            "broker": lambda: _ask_brokers(files, edges),
-            "lake": lambda: _ask_lake(edges),
-            "dagster home": lambda: _ask_dagster(edges),
-            "topics": lambda: _ask_topics(files, edges),
+            **_about_spark(adapters),
+            "broker": lambda: _ask_brokers(files, adapters),
+            "lake": lambda: _ask_lake(adapters),
+            "dagster home": lambda: _ask_dagster(adapters),
+            "topics": lambda: _ask_topics(files, adapters),
         }
         for name, question in questions.items():
             shown.update(text=f"asking for {name}, {PATIENCE_SECONDS:.0f} s at most for each address that does not answer")
@@ -98,11 +98,11 @@ def doctor(as_json: bool) -> None:
         for broken in files.broken:
             answers[f"topic {broken.name}"] = False, broken.error.message
         if answers["broker"][0]:
-            answers |= {name: (True, text) for name, text in _ask_patterns(files, edges)}
+            answers |= {name: (True, text) for name, text in _ask_patterns(files, adapters)}
         for topic in files.topics.values() if answers["topics"][0] else ():
             shown.update(text=f"asking what the loss of a broker would take of {topic.name}")
             try:
-                durable[topic.name] = edges.kafka(topic).read_durability(topic.name)
+                durable[topic.name] = adapters.kafka(topic).read_durability(topic.name)
             except OffsetlakeError as error:
                 answers[f"topic {topic.name}"] = False, str(error)
     if as_json:
@@ -126,11 +126,11 @@ def _rows_of(durable: Mapping[str, Durability]) -> Iterator[tuple[str, str, str]
         yield f"topic{'s' if len(names) > 1 else ''} {some_of(names)}", level, text
 
 
-def _about_spark(edges: Edges) -> dict[str, Callable[[], str]]:
+def _about_spark(adapters: Adapters) -> dict[str, Callable[[], str]]:
     """Return the questions about Spark; a remote one is only asked whether it fits, and needs neither Java nor jars here."""
-    settings = edges.settings
+    settings = adapters.settings
     if settings.spark_remote is not None:
-        return {"spark": lambda: f"Spark {edges.engine(edges.pyspark()).version}, {spark_text(settings)}"}
+        return {"spark": lambda: f"Spark {adapters.engine(adapters.pyspark()).version}, {spark_text(settings)}"}
     return {
         "java": lambda: str(find_java()),
         "jars": lambda: f"{len(resolve_jars('spark', settings.jars))} in {settings.jars}",
@@ -145,35 +145,35 @@ def _ask(question: Callable[[], str]) -> tuple[bool, str]:
         return False, str(error)
 
 
-def _ask_brokers(files: TopicFiles, edges: Edges) -> str:
+def _ask_brokers(files: TopicFiles, adapters: Adapters) -> str:
     """Ask each broker that a topic is read from; the machine's own where no topic is configured yet."""
     of_clusters = [*(each.template for each in files.patterns), *files.topics.values()]
-    asked: dict[str, Topic | None] = {edges.bootstrap_servers(topic): topic for topic in of_clusters}
+    asked: dict[str, Topic | None] = {adapters.bootstrap_servers(topic): topic for topic in of_clusters}
     found = []
-    for address, topic in (asked or {edges.bootstrap_servers(): None}).items():
+    for address, topic in (asked or {adapters.bootstrap_servers(): None}).items():
         # first: this raises what is wrong with the address or the properties file
-        topics = edges.kafka(topic).list_topics()
-        found.append(f"{address} answers over {edges.access(topic).properties}, {len(topics)} topics")
+        topics = adapters.kafka(topic).list_topics()
+        found.append(f"{address} answers over {adapters.access(topic).properties}, {len(topics)} topics")
     return "\n".join(found)
 
 
-def _ask_patterns(files: TopicFiles, edges: Edges) -> Iterator[tuple[str, str]]:
+def _ask_patterns(files: TopicFiles, adapters: Adapters) -> Iterator[tuple[str, str]]:
     """Yield each pattern with what it matches on its cluster."""
     for file in files.patterns:
-        names = [name for name in edges.kafka(file.template).list_topics() if file.pattern.matches(name)]
+        names = [name for name in adapters.kafka(file.template).list_topics() if file.pattern.matches(name)]
         new = sorted({*names} - files.topics.keys())
         more = f", {len(new)} of them not planned yet: {', '.join(new)}" if new else ""
         yield f"topics {file.pattern}", f"{len(names)} match{more}"
 
 
-def _ask_lake(edges: Edges) -> str:
-    edges.check_lake()
-    return f"{edges.settings.lake} can be written"
+def _ask_lake(adapters: Adapters) -> str:
+    adapters.check_lake()
+    return f"{adapters.settings.lake} can be written"
 
 
-def _ask_dagster(edges: Edges) -> str:
+def _ask_dagster(adapters: Adapters) -> str:
     """Look into Dagster's home, and whether a plain `dagster dev` of the project uses it."""
-    project, home = find_project(), edges.settings.dagster_home
+    project, home = find_project(), adapters.settings.dagster_home
     with open_instance(home) as instance:
         found = f"{home}, {instance.get_runs_count()} runs"
     is_ours = home == project.joinpath(*DEFAULT_HOME)  # and no variable names it, which a plain `dagster dev` would go by
@@ -183,11 +183,11 @@ def _ask_dagster(edges: Edges) -> str:
     return found
 
 
-def _ask_topics(files: TopicFiles, edges: Edges) -> str:
+def _ask_topics(files: TopicFiles, adapters: Adapters) -> str:
     found = []
     for name, topic in sorted(files.topics.items()):
-        topic_id, cluster_id = edges.kafka(topic).read_ids(name)
-        refuse_other_cluster(name, topic.policy.cluster_id or edges.lake.recent(name).log.state.cluster_id, cluster_id)
+        topic_id, cluster_id = adapters.kafka(topic).read_ids(name)
+        refuse_other_cluster(name, topic.policy.cluster_id or adapters.lake.recent(name).log.state.cluster_id, cluster_id)
         found.append(name if topic_id else f"{name} (no topic id: recreation shows only as an end offset below the head)")
     if files.broken and not found:
         return "none of which the defs.yaml can be read"

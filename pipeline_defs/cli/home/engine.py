@@ -12,7 +12,7 @@ from ...adapters.spark.spark_server import read_server, stop_server
 from ...core.errors import Refused
 from ...orchestration.runs.moments import duration_text
 from ...settings import IN_PROCESS, Settings, read_settings
-from ..show import json_option, open_edges, print_json
+from ..show import json_option, open_adapters, print_json
 from ..terminal import OUT, progress
 
 
@@ -85,9 +85,9 @@ def status(as_json: bool) -> None:
 
 
 def _ask_remote(remote: str) -> tuple[dict[str, Any], str, bool]:
-    place, edges = place_of(remote), open_edges()
+    place, adapters = place_of(remote), open_adapters()
     with progress(f"asking the Spark at {place}"):
-        version = edges.engine(edges.pyspark()).version
+        version = adapters.engine(adapters.pyspark()).version
     document = {"running": True, "remote": place, "spark": version}
     return document, f"Spark {version} answers at {place} (OFFSETLAKE_SPARK_REMOTE)", True
 
@@ -123,9 +123,9 @@ def restart() -> None:
     Example:
       offsetlake engine restart
     """
-    edges = open_edges()
-    _refuse_remote(edges.settings)
+    adapters = open_adapters()
+    _refuse_remote(adapters.settings)
     with progress("starting Spark"):
-        stop_server(edges.settings.engine_folder)
-        version = edges.engine(edges.pyspark()).version
+        stop_server(adapters.settings.engine_folder)
+        version = adapters.engine(adapters.pyspark()).version
     OUT.print(f"Spark {version} runs")

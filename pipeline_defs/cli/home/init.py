@@ -9,7 +9,7 @@ import click
 from ...core.advice import command, counted, meant
 from ...core.errors import EmptySelection, UnknownTopic
 from ...orchestration.home.project import plan_project, write_env, write_project
-from ...resources import Edges
+from ...resources import Adapters
 from ...settings import read_settings
 from ..show import PATIENCE_SECONDS, TopicName, print_table
 from ..terminal import OUT, progress
@@ -37,13 +37,13 @@ def init(folder: Path, bootstrap_servers: str | None, topics: tuple[str, ...]) -
       offsetlake init my_lake --topic orders --topic payments
     """
     project = folder.resolve()  # `new/..` is a folder that is there, though `new` is not
-    edges = Edges(read_settings(), kafka_timeout_seconds=PATIENCE_SECONDS)
+    adapters = Adapters(read_settings(), kafka_timeout_seconds=PATIENCE_SECONDS)
     if bootstrap_servers:
-        edges.settings = replace(edges.settings, bootstrap_servers=bootstrap_servers)
-        edges.servers_said_by = "--bootstrap-servers"
-    where = edges.bootstrap_servers()
+        adapters.settings = replace(adapters.settings, bootstrap_servers=bootstrap_servers)
+        adapters.servers_said_by = "--bootstrap-servers"
+    where = adapters.bootstrap_servers()
     with progress(f"asking {where} for its topics, {PATIENCE_SECONDS:.0f} s at most where it does not answer"):
-        there = edges.kafka().list_topics()
+        there = adapters.kafka().list_topics()
         unknown = sorted(set(topics) - set(there))
         if unknown:
             near = meant(unknown[0], there)
@@ -61,7 +61,7 @@ def init(folder: Path, bootstrap_servers: str | None, topics: tuple[str, ...]) -
         dagster_home = read_settings(project=project).dagster_home
         rows = []
         for name in chosen:
-            marks = edges.kafka().read_watermarks(name, "read_committed")
+            marks = adapters.kafka().read_watermarks(name, "read_committed")
             rows.append((name, len(marks), sum(mark.end - mark.earliest for mark in marks.values())))
     write_project(files)
     write_env(project, dagster_home)

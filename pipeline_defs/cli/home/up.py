@@ -38,10 +38,10 @@ from ...orchestration.home.dagster_server import (
 from ...orchestration.home.project import find_other_config, make_home, write_env
 from ...orchestration.pulse.topic_discovery import DISCOVER_SECONDS
 from ...orchestration.topic_set import TopicFiles, read_stamps
-from ...resources import Edges
+from ...resources import Adapters
 from ...topic_files import load_topics
 from ...topics import Topic
-from ..show import open_edges, print_broken
+from ..show import open_adapters, print_broken
 from ..terminal import OUT, progress, styled
 from .engine import stopping_engine
 
@@ -68,7 +68,7 @@ def up(port: int | None) -> None:
       offsetlake up --port 3001
     """
     _handle_signals(signal.default_int_handler)  # a background job of a shell begins with SIGINT ignored
-    project, edges = find_project(), open_edges()
+    project, adapters = find_project(), open_adapters()
     found = load_topics()
     topics = list(found.topics.values())
     print_broken(found.broken)
@@ -77,7 +77,7 @@ def up(port: int | None) -> None:
             f"no topic is configured in {project}; nothing was started; add {defs_folder(project)}/<topic>/defs.yaml"
         )
     try:
-        with _services(project, edges, port) as server, open_instance(edges.settings.dagster_home) as instance:
+        with _services(project, adapters, port) as server, open_instance(adapters.settings.dagster_home) as instance:
             if why := server.find_load_error():
                 raise DagsterUnavailable(
                     f"the definitions of {project} do not load, so nothing would land: {why}; correct them, "
@@ -86,18 +86,18 @@ def up(port: int | None) -> None:
             began = datetime.now(UTC)
             since, failed = LandedSince(topics, instance), FailedSince(topics, instance, began)
             ticks = FailedTicks(instance, began)
-            if other_config := find_other_config(edges.settings.dagster_home, project):
+            if other_config := find_other_config(adapters.settings.dagster_home, project):
                 OUT.print(other_config, soft_wrap=True)
             names = some_of([*(f"topics that match {each.pattern}" for each in found.patterns), *sorted(found.topics)])
             OUT.print(
                 styled("Dagster is at ", (server.url, "bold"), f"; it lands {names} by itself; Ctrl-C ends it"), soft_wrap=True
             )
-            told, history = set[Holder](), _History(project, _Trouble(edges))
-            definitions = _Definitions(project, _Trouble(edges))
-            files = _Files(defs_folder(project), edges, found, topics)
+            told, history = set[Holder](), _History(project, _Trouble(adapters))
+            definitions = _Definitions(project, _Trouble(adapters))
+            files = _Files(defs_folder(project), adapters, found, topics)
             while True:
                 time.sleep(LOOKS_EVERY_SECONDS)
-                _revive(server, edges)
+                _revive(server, adapters)
                 for other in set(server.find_others()) - told:
                     OUT.print(_TWICE.format(other.text), soft_wrap=True)
                     told.add(other)
@@ -119,19 +119,19 @@ def up(port: int | None) -> None:
 class _Trouble:
     """A trouble of Dagster's, told once as it begins and once as it ends; neither is tried again after the other."""
 
-    edges: Edges
+    adapters: Adapters
     told: str = field(default="", init=False)  # empty where there is none
     alarm: threading.Event = field(default_factory=threading.Event, init=False)
 
     def begin(self, text: str) -> None:
         if text != self.told:
             self.alarm.set()
-            self.told, self.alarm = text, _alarm(text, self.edges)
+            self.told, self.alarm = text, _alarm(text, self.adapters)
 
     def end(self, text: str) -> None:
         if self.told:
             self.alarm.set()
-            self.told, self.alarm = "", _alarm(text, self.edges, "")
+            self.told, self.alarm = "", _alarm(text, self.adapters, "")
 
 
 @dataclass
@@ -146,7 +146,7 @@ class _History:
         try:
             yield
         except SQLAlchemyError as error:
-            home = self.trouble.edges.settings.dagster_home
+            home = self.trouble.adapters.settings.dagster_home
             if not self.trouble.told:
                 self.trouble.begin(_SILENT.format(why_silent(error, home)))
             with suppress(BadSetting):  # it is tried again
@@ -185,7 +185,7 @@ def _say(text: str, style: str = "") -> None:
     OUT.print(styled(f"{datetime.now().astimezone():%H:%M:%S} ", (text, style)), soft_wrap=True)
 
 
-def _alarm(text: str, edges: Edges, style: str = "red") -> threading.Event:
+def _alarm(text: str, adapters: Adapters, style: str = "red") -> threading.Event:
     """Print what Dagster's sensors cannot tell, as they do not run then; tell OFFSETLAKE_ALERT_URLS, for an hour at most.
 
     Return an event to set once it is over: nobody is told of it any more.
@@ -194,7 +194,7 @@ def _alarm(text: str, edges: Edges, style: str = "red") -> threading.Event:
     is_over = threading.Event()
 
     def tell() -> None:
-        left = edges.settings.alert_urls
+        left = adapters.settings.alert_urls
         for number in range(ALARM_TRIES):
             undelivered = send_alert("Offsetlake alert", dict.fromkeys(left, text))
             if not undelivered:
@@ -215,7 +215,7 @@ class _Files:
     """The defs.yaml files of a project as last `found`; new topics are added to `topics`."""
 
     folder: Path
-    edges: Edges
+    adapters: Adapters
     found: TopicFiles
     topics: list[Topic]
     stamps: Mapping[Path, int] = field(init=False)
@@ -252,7 +252,9 @@ class _Files:
         self.topics += [topic for topic in self.found.topics.values() if topic.name not in known]
         if self.found.patterns:
             with suppress(LakeUnavailable):  # the sensor tells it; known topics are landed
-                self.topics += self.found.find_new({*self.edges.lake.planned_topics()} - {topic.name for topic in self.topics})
+                self.topics += self.found.find_new(
+                    {*self.adapters.lake.planned_topics()} - {topic.name for topic in self.topics}
+                )
 
 
 def _forget_modules(project: Path) -> None:
@@ -271,7 +273,7 @@ def _forget_modules(project: Path) -> None:
         del sys.modules[name]
 
 
-def _revive(server: DagsterServer, edges: Edges) -> None:
+def _revive(server: DagsterServer, adapters: Adapters) -> None:
     """Restart what has ended of Dagster, as often as that may be; raise an alarm where it cannot be started."""
     if not server.is_running() and server.may_revive():
         _say(f"Dagster has ended; it is started again; its log is {server.log}")
@@ -279,7 +281,7 @@ def _revive(server: DagsterServer, edges: Edges) -> None:
             server.revive()
         except (DagsterUnavailable, OSError) as error:
             again = f"; it is tried again, {MOST_REVIVALS} times in {REVIVAL_SECONDS / 60:.0f} minutes"
-            _alarm(f"{error}{again}", edges)
+            _alarm(f"{error}{again}", adapters)
     server.trim_log()
     if said := server.revive_code_server():
         _say(said)
@@ -287,9 +289,9 @@ def _revive(server: DagsterServer, edges: Edges) -> None:
 
 
 @contextmanager
-def _services(project: Path, edges: Edges, port: int | None) -> Iterator[DagsterServer]:
+def _services(project: Path, adapters: Adapters, port: int | None) -> Iterator[DagsterServer]:
     """Run everything that the project's runs need, nested: each is stopped after those within it."""
-    settings = edges.settings
+    settings = adapters.settings
     find_java()
     with progress("looking for Spark's jars, which are fetched the first time: minutes on a slow line"):
         resolve_jars("spark", settings.jars)

@@ -9,7 +9,7 @@ from ...operate.status import broken_document, find_instance, read_left_behind, 
 from ...operate.tables import latency_text, table_text
 from ...orchestration.runs.moments import duration_text
 from ..home.engine import spark_text
-from ..show import choose_topics, json_option, open_edges, optional_topic_argument, print_json, print_table, size_text
+from ..show import choose_topics, json_option, open_adapters, optional_topic_argument, print_json, print_table, size_text
 from ..terminal import OUT, progress, styled
 
 SHOWN = 10  # topics without a defs.yaml
@@ -38,10 +38,10 @@ def status(topic: str | None, as_json: bool) -> None:
       offsetlake status --json
     """
     with progress(f"asking lake, broker and Dagster about {topic or 'all topics'}") as shown:
-        files, edges = choose_topics(topic), open_edges()
+        files, adapters = choose_topics(topic), open_adapters()
         shown.update(total=len(files.topics))
-        with find_instance(edges.settings.dagster_home) as instance:
-            documents = [document for document, _ in shown.each(read_statuses(files.topics.values(), edges, instance))]
+        with find_instance(adapters.settings.dagster_home) as instance:
+            documents = [document for document, _ in shown.each(read_statuses(files.topics.values(), adapters, instance))]
     documents += map(broken_document, files.broken)
     if as_json:
         print_json(documents)
@@ -52,10 +52,10 @@ def status(topic: str | None, as_json: bool) -> None:
                 OUT.print(
                     f"no topic is known that matches `{each.pattern}`; `offsetlake doctor` asks the broker", soft_wrap=True
                 )
-        left = [*read_left_behind(files, edges)] if topic is None else []
+        left = [*read_left_behind(files, adapters)] if topic is None else []
         for text in [*left[:SHOWN], *([f"and {len(left) - SHOWN:,} more topics so"] if len(left) > SHOWN else [])]:
             OUT.print(text, soft_wrap=True)
-        OUT.print(f"Spark: {spark_text(edges.settings)}", style="dim", soft_wrap=True)
+        OUT.print(f"Spark: {spark_text(adapters.settings)}", style="dim", soft_wrap=True)
     if any("error" in each for each in documents):
         raise SystemExit(1)
 

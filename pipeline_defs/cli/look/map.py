@@ -9,7 +9,7 @@ from ...core.errors import Refused
 from ...core.landing.picture import LinkLook
 from ...operate.status import find_instance
 from ...orchestration.map import page
-from ..show import find_topic, open_edges, print_table, size_text, topic_argument
+from ..show import find_topic, open_adapters, print_table, size_text, topic_argument
 from ..terminal import ERRORS, OUT, progress
 
 LOOKS = (LinkLook.LANDED, LinkLook.PLANNED, LinkLook.FAILED, LinkLook.LOST)
@@ -33,12 +33,12 @@ def coverage_map(topic: str, out: Path | None) -> None:
             f"cannot write the map to {out}: there is no folder {out.absolute().parent}; nothing was written; name another "
             "--out, or make that folder"
         )
-    configured, edges = find_topic(topic), open_edges()
-    with find_instance(edges.settings.dagster_home) as instance, progress(f"reading {topic}"):
-        picture, remark = page.read_picture(configured, edges, instance)
+    configured, adapters = find_topic(topic), open_adapters()
+    with find_instance(adapters.settings.dagster_home) as instance, progress(f"reading {topic}"):
+        picture, remark = page.read_picture(configured, adapters, instance)
     if out is not None:
         with progress(f"drawing {len(picture.lengths):,} ranges"):
-            page.write_page(picture, remark, edges.now_ms(), out)
+            page.write_page(picture, remark, adapters.now_ms(), out)
         OUT.print(
             f"{counted(len(picture.lengths), 'range')} of {topic} drawn in {out} ({size_text(out.stat().st_size)})",
             soft_wrap=True,

@@ -16,9 +16,9 @@ from ...operate.metrics import read_metrics
 from ...operate.status import find_instance
 from ...orchestration.home.dagster_home import open_instance
 from ...orchestration.map.page import page, read_picture
-from ...resources import Edges
+from ...resources import Adapters
 from ...topics import Topic
-from ..show import choose_topics, open_edges, optional_topic_argument, print_broken
+from ..show import choose_topics, open_adapters, optional_topic_argument, print_broken
 from ..terminal import ERRORS, OUT
 
 LOOPBACK = "127.0.0.1"
@@ -54,19 +54,19 @@ def metrics(topic: str | None, listen: tuple[str, int] | None) -> None:
       offsetlake metrics --listen 9308
       offsetlake metrics --listen 0.0.0.0:9308
     """
-    edges, files = open_edges(), choose_topics(topic)
+    adapters, files = open_adapters(), choose_topics(topic)
     topics = [*files.topics.values()]
     print_broken(files.broken)
-    pages: dict[str, Page] = {f"/map/{each.name}": (HTML, partial(_draw_map, each, edges)) for each in topics}
+    pages: dict[str, Page] = {f"/map/{each.name}": (HTML, partial(_draw_map, each, adapters)) for each in topics}
     reading = threading.Lock()  # nothing is gained by reading it all twice at a time
 
     def read() -> str:
-        with reading, find_instance(edges.settings.dagster_home) as instance:  # each time: the home may be made later
+        with reading, find_instance(adapters.settings.dagster_home) as instance:  # each time: the home may be made later
             if files.patterns:
                 with suppress(LakeUnavailable):  # each topic's metrics tell it
-                    topics.extend(files.find_new({*edges.lake.planned_topics()} - {topic.name for topic in topics}))
-                pages.update({f"/map/{each.name}": (HTML, partial(_draw_map, each, edges)) for each in topics})
-            return metrics_text(read_metrics(topics, edges, instance, files.broken))
+                    topics.extend(files.find_new({*adapters.lake.planned_topics()} - {topic.name for topic in topics}))
+                pages.update({f"/map/{each.name}": (HTML, partial(_draw_map, each, adapters)) for each in topics})
+            return metrics_text(read_metrics(topics, adapters, instance, files.broken))
 
     if listen is None:
         click.echo(read(), nl=False)
@@ -75,7 +75,7 @@ def metrics(topic: str | None, listen: tuple[str, int] | None) -> None:
         return
     host, port = listen
     pages["/metrics"] = CONTENT_TYPE, read
-    named = urlsplit(edges.settings.pages_url or "").hostname
+    named = urlsplit(adapters.settings.pages_url or "").hostname
     with serve_pages(host, port, pages, names=[named] if named else []) as at:
         url = f"http://{f'[{host}]' if ':' in host else host}:{at}"
         OUT.print(f"metrics at {url}/metrics, maps at {url}/map/TOPIC; Ctrl-C ends", soft_wrap=True)
@@ -84,10 +84,10 @@ def metrics(topic: str | None, listen: tuple[str, int] | None) -> None:
         _wait_for_the_end()
 
 
-def _draw_map(topic: Topic, edges: Edges) -> str:
-    with open_instance(edges.settings.dagster_home) as instance:
-        picture, remark = read_picture(topic, edges, instance)
-    return page(picture, edges.now_ms(), remark)
+def _draw_map(topic: Topic, adapters: Adapters) -> str:
+    with open_instance(adapters.settings.dagster_home) as instance:
+        picture, remark = read_picture(topic, adapters, instance)
+    return page(picture, adapters.now_ms(), remark)
 
 
 def _is_loopback(host: str) -> bool:

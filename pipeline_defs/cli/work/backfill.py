@@ -22,7 +22,7 @@ from ...orchestration.home.daemons import read_silence
 from ...orchestration.home.dagster_home import open_instance
 from ...orchestration.runs.moments import duration_text, time_text
 from ...topics import Duty
-from ..show import find_topic, json_option, on_change_option, open_edges, print_json, print_table, size_text, topic_argument
+from ..show import find_topic, json_option, on_change_option, open_adapters, print_json, print_table, size_text, topic_argument
 from ..terminal import OUT, progress
 from .decode import check_decodes
 
@@ -70,15 +70,15 @@ def backfill(topic: str, on_change: str, launch: bool, no_wait: bool, as_json: b
     """
     choice = Choice(**chosen)
     way = choice.way
-    configured, edges = find_topic(topic), open_edges()
+    configured, adapters = find_topic(topic), open_adapters()
     if choice.is_of_decoded:
         check_decodes(configured)
     duty = configured.decoding if choice.is_of_decoded else configured.landing
-    edges.check_lake(topic)
-    with open_instance(edges.settings.dagster_home) as instance:
+    adapters.check_lake(topic)
+    with open_instance(adapters.settings.dagster_home) as instance:
         with progress(f"choosing ranges of {topic}"):
-            coverage = edges.lake.coverage(topic)
-            selection = select_ranges(choice, configured, coverage, edges, instance)
+            coverage = adapters.lake.coverage(topic)
+            selection = select_ranges(choice, configured, coverage, adapters, instance)
             rows = preview_rows(coverage, selection.ranges)
         keys = [offsets.key for offsets in selection.ranges]
         document = {
@@ -94,7 +94,7 @@ def backfill(topic: str, on_change: str, launch: bool, no_wait: bool, as_json: b
         if launch:
             title = f"{command('backfill', topic)} by {way}"
             request = BackfillRequest(selection.ranges, choice.is_redo, on_change, title, duty)
-            document["backfill"] = launch_backfill(configured, request, edges, instance)
+            document["backfill"] = launch_backfill(configured, request, adapters, instance)
             if not as_json:
                 OUT.print(f"launched backfill {document['backfill']} of {counted(len(keys), 'range')}", soft_wrap=True)
         if as_json:

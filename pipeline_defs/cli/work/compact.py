@@ -16,7 +16,7 @@ from ...core.tables.compaction import CompactionOutcome, CompactionVerdict, Grou
 from ...core.tables.decoded_table import DecodedGroup
 from ...orchestration.runs.moments import time_text
 from ...orchestration.upkeep.compacting import check_compaction, check_has_table, compact_tables, plan_compaction
-from ...resources import Edges
+from ...resources import Adapters
 from ...tables.deleting import (
     SWEEP_AFTER_SECONDS,
     Droppable,
@@ -26,7 +26,7 @@ from ...tables.deleting import (
     plan_dropping,
     sweep_orphans,
 )
-from ..show import find_topic, json_option, open_edges, print_json, print_table, size_text, topic_argument
+from ..show import find_topic, json_option, open_adapters, print_json, print_table, size_text, topic_argument
 from ..terminal import OUT, progress
 
 _SECONDS = {"d": 86_400, "h": 3_600, "m": 60}
@@ -71,21 +71,21 @@ def compact(topic: str, every: bool, drop_after: float | None, apply: bool, as_j
       offsetlake compact flights --drop-range-files-after 30d --apply
     """
     with progress(f"looking for what of {topic} can be compacted"):
-        configured, edges = find_topic(topic), open_edges()
+        configured, adapters = find_topic(topic), open_adapters()
         if drop_after is not None or configured.decode is None:
-            check_has_table(edges)
-        groups = [group for table in plan_compaction(configured, edges, every=every).values() for group in table]
+            check_has_table(adapters)
+        groups = [group for table in plan_compaction(configured, adapters, every=every).values() for group in table]
     verdicts = list[CompactionVerdict]()
     dropped = list[DropVerdict]()
     if apply:
-        edges.check_lake(topic)
+        adapters.check_lake(topic)
         with progress(f"compacting {topic}", len(groups)) as shown:
-            edges.watch_step = shown.watching(edges.watch_step)
-            tools = edges.tools(configured, edges.pyspark())
-            verdicts = [*shown.each(compact_tables(configured, "cli", tools, edges, every=every))]
-    plans = [] if drop_after is None else plan_dropping(topic, edges.lake, edges.now_ms(), drop_after)
+            adapters.watch_step = shown.watching(adapters.watch_step)
+            tools = adapters.tools(configured, adapters.pyspark())
+            verdicts = [*shown.each(compact_tables(configured, "cli", tools, adapters, every=every))]
+    plans = [] if drop_after is None else plan_dropping(topic, adapters.lake, adapters.now_ms(), drop_after)
     if plans:
-        dropped = _drop(topic, plans, edges, dry_run=not apply)
+        dropped = _drop(topic, plans, adapters, dry_run=not apply)
     kept = [each for each in dropped if each.reason]
     plans = [plan.without({each.offsets for each in kept}) for plan in plans]
     rows = [_row(each.group, each) for each in verdicts] if apply else [_row(group, None) for group in groups]
@@ -93,7 +93,7 @@ def compact(topic: str, every: bool, drop_after: float | None, apply: bool, as_j
         drops = [{"key": each.offsets.key, "reason": each.reason} for each in dropped]
         print_json({"topic": topic, "done": apply, "files": rows, "droppable": _count(plans), "dropped": drops})
     else:
-        _show(topic, rows, plans, drop_after, edges, dry_run=not apply)
+        _show(topic, rows, plans, drop_after, adapters, dry_run=not apply)
     check_compaction(topic, verdicts)
     if kept:
         raise RangeFilesKept(
@@ -102,9 +102,9 @@ def compact(topic: str, every: bool, drop_after: float | None, apply: bool, as_j
         )
 
 
-def _drop(topic: str, plans: Sequence[Droppable], edges: Edges, *, dry_run: bool) -> list[DropVerdict]:
+def _drop(topic: str, plans: Sequence[Droppable], adapters: Adapters, *, dry_run: bool) -> list[DropVerdict]:
     with progress(f"{'looking at' if dry_run else 'dropping'} range files of {topic}", _count(plans)) as shown:
-        dropping = drop_range_files(topic, edges.lake, plans, edges.now_ms(), edges.watch_step, dry_run=dry_run)
+        dropping = drop_range_files(topic, adapters.lake, plans, adapters.now_ms(), adapters.watch_step, dry_run=dry_run)
         return [*shown.each(dropping)]
 
 
@@ -129,7 +129,7 @@ def _show(
     rows: Sequence[dict[str, Any]],
     plans: Sequence[Droppable],
     drop_after: float | None,
-    edges: Edges,
+    adapters: Adapters,
     *,
     dry_run: bool,
 ) -> None:
@@ -144,7 +144,7 @@ def _show(
         ],
     )
     if drop_after is not None:
-        glob = f"{edges.lake.store.url('data')}/{topic}/**/*.parquet"
+        glob = f"{adapters.lake.store.url('data')}/{topic}/**/*.parquet"
         print_table(
             f"{'would drop' if dry_run else 'dropped'} {counted(_count(plans), 'range file')} of {topic}",
             ["compacted", "range files", "bytes"],
@@ -176,17 +176,17 @@ def sweep(older_than: float, apply: bool) -> None:
     """
     if not math.isfinite(older_than):
         raise click.BadParameter(f"expected a number of hours, found {older_than}", param_hint="--older-than")
-    edges = open_edges()
-    with progress(f"sweeping {edges.lake.store.url('staging')}") as shown:
+    adapters = open_adapters()
+    with progress(f"sweeping {adapters.lake.store.url('staging')}") as shown:
         seconds = older_than * 3600
         if apply:  # by the store's clock, which dates each write
-            orphans = sweep_orphans(edges.lake, edges.lake.store.clock_ms(), seconds, shown.update)
+            orphans = sweep_orphans(adapters.lake, adapters.lake.store.clock_ms(), seconds, shown.update)
         else:
-            orphans = find_orphans(edges.lake, edges.now_ms(), seconds)
+            orphans = find_orphans(adapters.lake, adapters.now_ms(), seconds)
     rows = [(name, size_text(each.bytes), time_text(each.changed_at_ms)) for name, each in orphans.items()]
     verb = "swept" if apply else "would sweep"
     print_table(
-        f"{verb} {counted(len(orphans), 'orphan')} of {edges.lake.store.url('staging')}",
+        f"{verb} {counted(len(orphans), 'orphan')} of {adapters.lake.store.url('staging')}",
         ["staged by", "size", "last written"],
         rows,
     )

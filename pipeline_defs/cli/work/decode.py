@@ -14,11 +14,11 @@ from ...core.offsets import OffsetRange
 from ...orchestration.assets.decoded_checks import read_dead_letters
 from ...orchestration.choosing import Choice, find_decoded
 from ...orchestration.runs.waiting import read_due
-from ...resources import Edges
+from ...resources import Adapters
 from ...tables.latest import find_due
 from ...topics import Topic
 from ..launching import InProcessRuns, launching, print_runs
-from ..show import find_topic, json_option, open_edges, print_json, print_table, topic_argument
+from ..show import find_topic, json_option, open_adapters, print_json, print_table, topic_argument
 from ..terminal import OUT, progress
 
 SAID = {"files_decoded": ", Spark has written {files} of {of} files", "stage_decoded": ""}  # after a step
@@ -43,18 +43,19 @@ def decode(topic: str, **chosen: Any) -> None:
       offsetlake decode flights --dead
       offsetlake decode flights --key 0-0-20000
     """
-    configured, edges = find_topic(topic), open_edges()
+    configured, adapters = find_topic(topic), open_adapters()
     check_decodes(configured)
-    edges.check_lake(topic)
+    adapters.check_lake(topic)
     choice = Choice(**(chosen if any(chosen.values()) else {"missing": True}), decoded=True, said_in="decode")
-    ranges = _find(choice, configured, edges)
+    ranges = _find(choice, configured, adapters)
     if not ranges:
         OUT.print(
-            f"nothing of {topic} is to be decoded{'' if choice.is_redo else _left_as_it_is(configured, edges)}", soft_wrap=True
+            f"nothing of {topic} is to be decoded{'' if choice.is_redo else _left_as_it_is(configured, adapters)}",
+            soft_wrap=True,
         )
         return
-    with launching(edges, f"decoding {topic}", len(ranges), said=SAID, counts={"reported_decoded"}) as instance:
-        runs = InProcessRuns(configured, edges, instance).decode(
+    with launching(adapters, f"decoding {topic}", len(ranges), said=SAID, counts={"reported_decoded"}) as instance:
+        runs = InProcessRuns(configured, adapters, instance).decode(
             ranges, redo=choice.is_redo, in_one_run=choice.way in IN_ONE_RUN
         )
         print_runs(topic, runs, "decoded")
@@ -70,15 +71,15 @@ def check_decodes(topic: Topic) -> Decode:
     return topic.decode
 
 
-def _find(choice: Choice, topic: Topic, edges: Edges) -> Sequence[OffsetRange]:
+def _find(choice: Choice, topic: Topic, adapters: Adapters) -> Sequence[OffsetRange]:
     if choice.way == "key":
-        return find_ranges(topic.name, choice.keys, edges.lake.coverage_of(topic.name, choice.keys))
-    return find_decoded(choice, topic, edges)
+        return find_ranges(topic.name, choice.keys, adapters.lake.coverage_of(topic.name, choice.keys))
+    return find_decoded(choice, topic, adapters)
 
 
-def _left_as_it_is(topic: Topic, edges: Edges) -> str:
+def _left_as_it_is(topic: Topic, adapters: Adapters) -> str:
     """Return what a person who has changed defs.yaml may have meant: outdated ranges and dead letters, by their commands."""
-    sums = edges.decodings.read_ranges(topic.name).sums
+    sums = adapters.decodings.read_ranges(topic.name).sums
     older = sums.outdated(check_decodes(topic).fingerprint)
     outdated = f"; {counted(older, 'range')} by older settings: {command('decode', topic.name, '--outdated')}" if older else ""
     dead = f"; {counted(sums.dead, 'dead letter')}: {command('dead-letters', topic.name)}" if sums.dead else ""
@@ -98,12 +99,12 @@ def dead_letters(topic: str, keys: tuple[str, ...], limit: int, as_json: bool) -
       offsetlake dead-letters flights
       offsetlake dead-letters flights --key 0-0-20000 --json
     """
-    configured, edges = find_topic(topic), open_edges()
+    configured, adapters = find_topic(topic), open_adapters()
     check_decodes(configured)
-    wanted = {*find_ranges(topic, keys, edges.lake.coverage(topic))} if keys else None
+    wanted = {*find_ranges(topic, keys, adapters.lake.coverage(topic))} if keys else None
     with progress(f"reading dead letters of {topic}"):
-        total, columns, rows = read_dead_letters(configured, wanted, limit, edges)
-        waiting = len([each for each in read_due(configured, edges) if wanted is None or each in wanted])
+        total, columns, rows = read_dead_letters(configured, wanted, limit, adapters)
+        waiting = len([each for each in read_due(configured, adapters) if wanted is None or each in wanted])
     if as_json:
         shown = [dict(zip(columns, row, strict=True)) for row in rows]
         print_json({"topic": topic, "dead_letters": total, "waiting_ranges": waiting, "shown": shown})
@@ -135,26 +136,26 @@ def latest(topic: str, full: bool) -> None:
       offsetlake latest flights
       offsetlake latest flights --rebuild
     """
-    configured, edges = find_topic(topic), open_edges()
+    configured, adapters = find_topic(topic), open_adapters()
     if configured.latest is None:
         raise BadSetting(
             f"topic {topic} has no `latest` in its defs.yaml; nothing was read or written; add `latest: {{}}` beside `decode`"
         )
-    edges.check_lake(topic)
-    due = find_due(topic, configured.latest, edges.decodings, full=full)
+    adapters.check_lake(topic)
+    due = find_due(topic, configured.latest, adapters.decodings, full=full)
     if not due.has_work:
-        OUT.print(f"latest records of {topic} are up to date: {_count(topic, edges):,} keys")
+        OUT.print(f"latest records of {topic} are up to date: {_count(topic, adapters):,} keys")
         return
     steps = {"read_decoded": ", {ranges} ranges are read", "rebuild_latest": ", made anew: {reason}"}
-    with launching(edges, f"latest records of {topic}", max(due.waiting, 1), said=steps) as instance:
-        launched = InProcessRuns(configured, edges, instance).update_latest(full=full)
+    with launching(adapters, f"latest records of {topic}", max(due.waiting, 1), said=steps) as instance:
+        launched = InProcessRuns(configured, adapters, instance).update_latest(full=full)
     if not launched.succeeded:
         raise RangesFailed(
             f"run {launched.run_id} of topic {topic} failed; the table is as it was or as it is to be", [launched.reason]
         )
-    OUT.print(f"latest records of {topic}: {_count(topic, edges):,} keys, in run {launched.run_id}")
+    OUT.print(f"latest records of {topic}: {_count(topic, adapters):,} keys, in run {launched.run_id}")
 
 
-def _count(topic: str, edges: Edges) -> int:
-    table = LatestTable(edges.lake, topic)
+def _count(topic: str, adapters: Adapters) -> int:
+    table = LatestTable(adapters.lake, topic)
     return table.count(table.read())[0]

@@ -17,7 +17,7 @@ from ...orchestration.home.dagster_home import open_instance
 from ...orchestration.pulse.rebuilding import rebuild_topic
 from ...orchestration.runs.moments import duration_text
 from ...orchestration.runs.progress import holding_row, read_holding
-from ...resources import Edges
+from ...resources import Adapters
 from ...topics import Topic
 from ..launching import InProcessRuns, choose_ranges, launching, print_runs
 from ..show import (
@@ -26,7 +26,7 @@ from ..show import (
     for_each,
     json_option,
     on_change_option,
-    open_edges,
+    open_adapters,
     optional_topic_argument,
     print_json,
     print_table,
@@ -55,18 +55,18 @@ def plan(topic: str, commit: bool, through_end: bool, restored: bool, as_json: b
     """
     steps: list[PlanStep] = []
     with progress(f"planning ranges of {topic}") as shown:
-        configured, edges = find_topic(topic), open_edges()
-        kafka = edges.kafka(configured)
-        log_state = edges.lake.read_plan_log(topic).state  # raises for a refused log: nothing is planned
-        state = kafka.read_topic_state(topic, log_state, configured.policy, edges.now_ms())
+        configured, adapters = find_topic(topic), open_adapters()
+        kafka = adapters.kafka(configured)
+        log_state = adapters.lake.read_plan_log(topic).state  # raises for a refused log: nothing is planned
+        state = kafka.read_topic_state(topic, log_state, configured.policy, adapters.now_ms())
         size = kafka.read_bytes_per_record(topic)
         state = replace(state, is_restored=restored)
-        preview = _preview(configured, state, edges, through_end)
-        for step in _commit(configured, edges, through_end, is_restored=restored) if commit else preview:
+        preview = _preview(configured, state, adapters, through_end)
+        for step in _commit(configured, adapters, through_end, is_restored=restored) if commit else preview:
             steps.append(step)
             shown.advance(len(step.ranges))
-        now_ms = edges.now_ms()
-        transactions = [holding_row(configured, each, now_ms) for each in read_holding(configured, edges)]
+        now_ms = adapters.now_ms()
+        transactions = [holding_row(configured, each, now_ms) for each in read_holding(configured, adapters)]
     ranges = [offsets for step in steps for offsets in step.ranges]
     waiting = find_waiting_tail(log_state, reduce(lambda before, step: step.after(before), steps, log_state), state, now_ms)
     estimate = None if size is None else round(size * sum(len(offsets) for offsets in ranges))
@@ -108,16 +108,16 @@ def _waiting_text(topic: Topic, waiting: WaitingTail) -> str:
     )
 
 
-def _preview(topic: Topic, state: TopicState, edges: Edges, through_end: bool) -> Iterator[PlanStep]:
-    log_state, now_ms = edges.lake.recent(topic.name).log.state, edges.now_ms()
+def _preview(topic: Topic, state: TopicState, adapters: Adapters, through_end: bool) -> Iterator[PlanStep]:
+    log_state, now_ms = adapters.lake.recent(topic.name).log.state, adapters.now_ms()
     while step := decide(log_state, state, topic.policy, now_ms, through_end=through_end):
         yield step
         log_state, state = step.after(log_state), replace(state, is_restored=False)
 
 
-def _commit(topic: Topic, edges: Edges, through_end: bool, *, is_restored: bool) -> Iterator[PlanStep]:
-    edges.check_lake(topic.name)
-    planner = replace(edges.planner(topic, "cli"), is_restored=is_restored)
+def _commit(topic: Topic, adapters: Adapters, through_end: bool, *, is_restored: bool) -> Iterator[PlanStep]:
+    adapters.check_lake(topic.name)
+    planner = replace(adapters.planner(topic, "cli"), is_restored=is_restored)
     while step := planner.commit(through_end=through_end):
         yield step
         planner = replace(planner, is_restored=False)
@@ -147,15 +147,15 @@ def land(topic: str, pending: bool, keys: tuple[str, ...], on_change: str) -> No
             f"nothing of topic {topic} is selected; nothing was read or written; say either --pending or --key KEY"
         )
     with progress(f"looking for what of {topic} is to be landed"):
-        configured, edges = find_topic(topic), open_edges()
-        edges.check_lake(topic)
-        ranges = choose_ranges(configured, keys, edges)
+        configured, adapters = find_topic(topic), open_adapters()
+        adapters.check_lake(topic)
+        ranges = choose_ranges(configured, keys, adapters)
     if not ranges:
         OUT.print(f"nothing of {topic} is pending")
         return
     steps = {"scan": ", Spark reads {ranges} ranges", "read": ", Spark has written {files} of {of} files", "stage": ""}
-    with launching(edges, f"landing {topic}", len(ranges), said=steps, counts={"landed", "failed"}) as instance:
-        runs = InProcessRuns(configured, edges, instance).land(ranges, redo=bool(keys), on_change=on_change)
+    with launching(adapters, f"landing {topic}", len(ranges), said=steps, counts={"landed", "failed"}) as instance:
+        runs = InProcessRuns(configured, adapters, instance).land(ranges, redo=bool(keys), on_change=on_change)
         print_runs(topic, runs, "landed")
 
 
@@ -171,18 +171,18 @@ def rebuild(topic: str | None) -> None:
       offsetlake rebuild flights
       offsetlake rebuild
     """
-    edges = open_edges()
+    adapters = open_adapters()
     files = choose_topics(topic)
-    with open_instance(edges.settings.dagster_home) as instance:
-        has_failed = for_each(files, lambda each: _rebuild(each, edges, instance))
+    with open_instance(adapters.settings.dagster_home) as instance:
+        has_failed = for_each(files, lambda each: _rebuild(each, adapters, instance))
     if has_failed:
         raise SystemExit(1)
 
 
-def _rebuild(topic: Topic, edges: Edges, instance: dg.DagsterInstance) -> None:
+def _rebuild(topic: Topic, adapters: Adapters, instance: dg.DagsterInstance) -> None:
     name = topic.name
     with progress(f"rebuilding {name}") as shown:
-        rebuilt = rebuild_topic(topic, edges, instance, shown.update)
+        rebuilt = rebuild_topic(topic, adapters, instance, shown.update)
     places = ", ".join(f"{name}/{partition} at {offset:,}" for partition, offset in sorted(rebuilt.group.items()))
     OUT.print(
         f"{name}: {rebuilt.keys} keys and {rebuilt.events} materialisations restored from the lake; group "

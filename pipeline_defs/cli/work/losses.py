@@ -12,14 +12,14 @@ from ...core.log.planning import SkipAhead
 from ...orchestration.runs.ledger import accept_loss as accept
 from ...orchestration.runs.ledger import acceptance_text, is_accepted, read_ledger
 from ...orchestration.runs.moments import parse_time, time_text
-from ...resources import Edges
+from ...resources import Adapters
 from ...topics import Topic
 from ..show import (
     choose_topics,
     find_topic,
     for_each,
     json_option,
-    open_edges,
+    open_adapters,
     optional_topic_argument,
     print_error,
     print_json,
@@ -54,17 +54,17 @@ def losses(topic: str | None, as_json: bool) -> None:
       offsetlake losses
       offsetlake losses flights --json
     """
-    edges, files = open_edges(), choose_topics(topic)
+    adapters, files = open_adapters(), choose_topics(topic)
     found: list[tuple[Topic, Loss]] = []
     skips: list[tuple[Topic, Skip]] = []
     unasked: list[Topic] = []
 
     def read(each: Topic) -> None:
-        skips.extend((each, skip) for skip in find_skips(edges.lake.recent(each.name)))
+        skips.extend((each, skip) for skip in find_skips(adapters.lake.recent(each.name)))
         try:
-            found.extend((each, loss) for loss in read_ledger(each, edges))
+            found.extend((each, loss) for loss in read_ledger(each, adapters))
         except (BrokerUnavailable, UnknownTopic) as error:
-            found.extend((each, loss) for loss in read_ledger(each, edges, is_asked=False))
+            found.extend((each, loss) for loss in read_ledger(each, adapters, is_asked=False))
             print_error(error, f"topic {each.name}: only what the lake says is shown: ")
             unasked.append(each)
 
@@ -134,11 +134,11 @@ def skip(topic: str, to: str, by: str, apply: bool, as_json: bool) -> None:
       offsetlake skip flights --to latest
       offsetlake skip flights --to 2026-11-25T06:00Z --apply
     """
-    configured, edges = find_topic(topic), open_edges()
-    edges.check_lake(topic)
+    configured, adapters = find_topic(topic), open_adapters()
+    adapters.check_lake(topic)
     with progress(f"looking what of {topic} waits"):
-        ahead = find_skip(configured, to, by, edges)
-        planner = edges.planner(configured, "cli" if apply else "preview")
+        ahead = find_skip(configured, to, by, adapters)
+        planner = adapters.planner(configured, "cli" if apply else "preview")
         step = planner.commit(skip=ahead) if apply else planner.decide(skip=ahead)
     skips = step.skips if step is not None else ()
     offsets = sum(len(link.offsets) for link in skips)
@@ -158,17 +158,17 @@ def skip(topic: str, to: str, by: str, apply: bool, as_json: bool) -> None:
         OUT.print("nothing was written; add --apply to skip them")
 
 
-def find_skip(topic: Topic, to: str, by: str, edges: Edges) -> SkipAhead:
+def find_skip(topic: Topic, to: str, by: str, adapters: Adapters) -> SkipAhead:
     """Find the offset up to which each Kafka partition is skipped: `to` is `latest` or a time; raise `Refused` for others."""
     try:
         moment_ms = None if to == LATEST else parse_time(to, None, zone_name="its zone")
     except ValueError as error:
         raise Refused(f"--to {to}: {error}; or {LATEST}; nothing was written") from None
-    kafka = edges.kafka(topic)
+    kafka = adapters.kafka(topic)
     seen = kafka.observe(topic.name, topic.policy.isolation_level)
     ends = {p: marks.end for p, marks in seen.watermarks.items()}
     offsets = ends if moment_ms is None else kafka.read_offsets_at(topic.name, seen.watermarks, moment_ms)
-    return SkipAhead(offsets, f"by {by}: skip --to {to}", edges.lake.recent(topic.name).log.generation, seen.topic_id)
+    return SkipAhead(offsets, f"by {by}: skip --to {to}", adapters.lake.recent(topic.name).log.generation, seen.topic_id)
 
 
 @click.command(name="accept-loss")
@@ -182,9 +182,9 @@ def accept_loss(topic: str, keys: tuple[str, ...], by: str) -> None:
     Example:
       offsetlake accept-loss flights 0-0-20000
     """
-    configured, edges = find_topic(topic), open_edges()
+    configured, adapters = find_topic(topic), open_adapters()
     for key in keys:
-        acceptance = accept(configured, key, edges, by)
+        acceptance = accept(configured, key, adapters, by)
         first, last = acceptance.lost
         OUT.print(
             f"{acceptance.offsets.text(topic)}: {last - first} offsets [{first}, {last}) accepted as lost by "

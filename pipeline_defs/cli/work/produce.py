@@ -13,7 +13,7 @@ from ...core.advice import counted, meant
 from ...core.errors import BadSetting, UnknownTopic
 from ...core.offsets import is_internal
 from ...topic_files import load_topics
-from ..show import open_edges, topic_argument
+from ..show import open_adapters, topic_argument
 from ..terminal import ERRORS, OUT, progress
 
 MOST_PARTITIONS = 200_000  # what a whole cluster may have
@@ -87,21 +87,21 @@ def produce(topic: str, path: Path, partitions: int | None, replicas: int | None
         raise BadSetting("--replicas is of a topic that is created; nothing was produced; say --partitions as well")
     records = _read(path, **given)
     with progress(f"producing to {topic}") as shown:
-        edges = open_edges()
+        adapters = open_adapters()
         found = load_topics()
         configured = found.find(topic)
         if configured is None and (broken := found.find_broken(topic)):
             raise broken.error
-        servers = edges.bootstrap_servers(configured)
-        if not edges.is_told(configured):
+        servers = adapters.bootstrap_servers(configured)
+        if not adapters.is_told(configured):
             ERRORS.print(
                 f"no broker is configured here, so {servers} is taken; to name another: OFFSETLAKE_BOOTSTRAP_SERVERS, or "
                 "bootstrap_servers in the topic's defs.yaml",
                 soft_wrap=True,
             )
-        kafka = edges.kafka(configured)
+        kafka = adapters.kafka(configured)
         _make_topic(topic, kafka, partitions, replicas or 1)
-        count = producer.produce(servers, topic, records, shown.update, guarantees, edges.access(configured))
+        count = producer.produce(servers, topic, records, shown.update, guarantees, adapters.access(configured))
     if guarantees.acks == "0":
         OUT.print(
             f"{counted(count, 'record')} sent to {topic}; with acks=0 none of them is acknowledged: they may be there or not"

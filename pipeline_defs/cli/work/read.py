@@ -15,10 +15,10 @@ from ...orchestration.assets.latest_asset import RECOMPUTED, check_share, share_
 from ...orchestration.runs.ledger import check_losses, read_ledger
 from ...orchestration.runs.moments import time_text
 from ...orchestration.runs.tries import read_tries
-from ...resources import Edges
+from ...resources import Adapters
 from ...topic_files import load_topics
 from ...topics import Topic
-from ..show import cell, find_topic, json_option, open_edges, print_json, print_table, topic_argument
+from ..show import cell, find_topic, json_option, open_adapters, print_json, print_table, topic_argument
 from ..terminal import ERRORS, OUT, Shown, progress, styled
 
 MOST_ROWS = 1_000  # of a table: Rich takes 8 ms for each
@@ -40,7 +40,7 @@ def sql(statement: str, as_json: bool) -> None:
       offsetlake sql "SELECT state, count(*), sum(rows) FROM ranges GROUP BY ALL"
     """
     with progress("asking DuckDB"):
-        duck = Duck(open_edges().lake, load_topics().names)
+        duck = Duck(open_adapters().lake, load_topics().names)
         columns, rows = duck.ask(statement, None if as_json else MOST_ROWS + 1)
     for reason in duck.find_left_out(statement):
         ERRORS.print(f"note: {reason}", soft_wrap=True)
@@ -67,7 +67,7 @@ def trace(topic: str, kafka_partition: int, offset: int, generation: int | None,
       offsetlake trace flights 0 12345
     """
     with progress(f"following {topic}/{kafka_partition} offset {offset}"):
-        answer = trace_row(find_topic(topic), kafka_partition, offset, open_edges(), generation)
+        answer = trace_row(find_topic(topic), kafka_partition, offset, open_adapters(), generation)
     if as_json:
         print_json(answer)
         return
@@ -101,10 +101,10 @@ def audit(topic: str, replay: str, seed: str, as_json: bool) -> None:
     """
     if replay not in {"all", "none"} and not (replay.isascii() and replay.isdigit() and len(replay) < 10):
         raise click.BadParameter(f"expected how many ranges, all or none, found {replay!r}", param_hint="--replay")
-    configured, edges = find_topic(topic), open_edges()
+    configured, adapters = find_topic(topic), open_adapters()
     with progress(f"auditing {topic}") as shown:
-        edges.watch_step = shown.watching()
-        findings = run_audit(configured, edges, replay, seed, shown)
+        adapters.watch_step = shown.watching()
+        findings = run_audit(configured, adapters, replay, seed, shown)
     if as_json:
         print_json(
             [
@@ -118,27 +118,27 @@ def audit(topic: str, replay: str, seed: str, as_json: bool) -> None:
         raise SystemExit(1)
 
 
-def run_audit(topic: Topic, edges: Edges, replay: str, seed: str, shown: Shown) -> list[Finding]:
+def run_audit(topic: Topic, adapters: Adapters, replay: str, seed: str, shown: Shown) -> list[Finding]:
     """Run every check of a topic, and show the progress."""
-    with find_instance(edges.settings.dagster_home) as instance:
+    with find_instance(adapters.settings.dagster_home) as instance:
         in_progress = read_tries(instance, topic.landing).in_progress
     findings = [
-        check_tiling(topic.name, edges.lake, is_newest_first=topic.policy.is_newest_first, in_progress=in_progress),
-        check_completeness(topic.name, edges.lake),
+        check_tiling(topic.name, adapters.lake, is_newest_first=topic.policy.is_newest_first, in_progress=in_progress),
+        check_completeness(topic.name, adapters.lake),
     ]
     shown.begin(f"digests of {topic.name}")
-    findings.append(check_published(topic.name, edges.lake, shown.update))
-    if edges.settings.has_raw_table:
-        findings.append(looked("raw_table", lambda: check_table(topic.name, edges.lake, in_progress)))
+    findings.append(check_published(topic.name, adapters.lake, shown.update))
+    if adapters.settings.has_raw_table:
+        findings.append(looked("raw_table", lambda: check_table(topic.name, adapters.lake, in_progress)))
     if topic.decode is not None:
-        findings.append(looked("decoded_table", lambda: check_decoded(topic, edges)))
+        findings.append(looked("decoded_table", lambda: check_decoded(topic, adapters)))
     if topic.latest is not None:
-        compare = partial(check_share, topic.name, topic.latest, share_of(seed), edges.latest_tools(), may_wait=True)
+        compare = partial(check_share, topic.name, topic.latest, share_of(seed), adapters.latest_tools(), may_wait=True)
         findings.append(looked(RECOMPUTED, compare))
     shown.begin(f"broker and losses of {topic.name}")
-    findings.append(looked("broker", lambda: check_broker(topic, edges)))
+    findings.append(looked("broker", lambda: check_broker(topic, adapters)))
     is_asked = findings[-1].looked_at != NOT_ASKED
-    findings.append(looked("losses", lambda: check_losses(topic, read_ledger(topic, edges, is_asked=is_asked))))
+    findings.append(looked("losses", lambda: check_losses(topic, read_ledger(topic, adapters, is_asked=is_asked))))
     if replay in {"none", "0"}:
         return findings
     if not findings[0].passed:
@@ -147,7 +147,7 @@ def run_audit(topic: Topic, edges: Edges, replay: str, seed: str, shown: Shown) 
     elif not is_asked:
         findings.append(Finding("replay", "nothing", ("nothing was read again: see `broker`",)))
     else:
-        tools = edges.tools(topic, edges.pyspark())
+        tools = adapters.tools(topic, adapters.pyspark())
         shown.begin(f"reading {topic.name} again")
         sample = None if replay == "all" else int(replay)
         findings.append(check_replay(topic.name, tools, sample=sample, seed=seed, progress=shown.update))

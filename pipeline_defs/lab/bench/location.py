@@ -19,7 +19,7 @@ from ...operate.alerts import build_watch
 from ...orchestration.pulse.pulse import build_pulse
 from ...orchestration.topic_defs import build_topic_defs
 from ...orchestration.upkeep.housekeeping import build_housekeeping
-from ...resources import Edges
+from ...resources import Adapters
 from ...settings import Settings
 from ...topics import Topic
 
@@ -52,14 +52,14 @@ def build_location(folder: Path, watch_step: StepWatcher | None = None) -> dg.De
     given: dict[str, Any] = document["settings"]
     given |= {"home": Path(given["home"]), "dagster_home": Path(given["dagster_home"])}
     settings = Settings(**given)
-    edges = Edges(settings, watch_step=watch_step or partial(mark, folder))
+    adapters = Adapters(settings, watch_step=watch_step or partial(mark, folder))
     topics = [Topic(name, Policy(**policy)) for name, policy in document["topics"].items()]
     return dg.Definitions.merge(
         *(build_topic_defs(topic, settings.lake) for topic in topics),
         build_pulse(topics),
         build_watch(topics),
         build_housekeeping(topics),
-        dg.Definitions(resources={"edges": edges, "pyspark": edges.pyspark()}, executor=dg.in_process_executor),
+        dg.Definitions(resources={"adapters": adapters, "pyspark": adapters.pyspark()}, executor=dg.in_process_executor),
     )
 
 

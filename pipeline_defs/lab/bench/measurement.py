@@ -27,7 +27,7 @@ from ...adapters.spark.spark_serving import find_here
 from ...adapters.system.jars import resolve_jars
 from ...adapters.testbed.broker import Broker, start_broker, stop_broker
 from ...core.errors import BadSetting
-from ...resources import Edges
+from ...resources import Adapters
 from ...settings import SERVER, Settings
 from ..processes import NotMeasured
 from ..producing import produce_all
@@ -84,7 +84,7 @@ def _body(size: int, chance: random.Random, vocabulary: list[str]) -> bytes:
 class Bench:
     """The benchmark's own world while it runs; `session_seconds` is what starting Spark took."""
 
-    edges: Edges
+    adapters: Adapters
     pyspark: LazyPySparkResource
     folder: Path
     session_seconds: float
@@ -94,8 +94,8 @@ class Bench:
     def fill(self, load: Load, tell: Tell, records: Iterable[bytes] | None = None) -> None:
         """Create the topic of a load and produce that to it, or other values."""
         tell(f"{load.topic}: producing {load.records:,} records")
-        self.edges.kafka().create_topic(load.topic, load.kafka_partitions)
-        produce(self.edges.bootstrap_servers(), load, records)
+        self.adapters.kafka().create_topic(load.topic, load.kafka_partitions)
+        produce(self.adapters.bootstrap_servers(), load, records)
 
 
 def require_own_spark(settings: Settings, *, is_warm: bool) -> None:
@@ -134,18 +134,18 @@ def open_bench(settings: Settings, tell: Tell) -> Iterator[Bench]:
         folder = Path(name)
         tell("starting Kafka")
         with own_broker(settings, folder, java_options=[f"-Xmx{BROKER_HEAP}"]) as (own, _):
-            edges = Edges(replace(own, lake=str(folder / "lake"), dagster_home=folder / "dagster"))
+            adapters = Adapters(replace(own, lake=str(folder / "lake"), dagster_home=folder / "dagster"))
             tell("starting Spark")
-            pyspark = edges.pyspark()
-            engine = edges.engine(pyspark)
+            pyspark = adapters.pyspark()
+            engine = adapters.engine(pyspark)
             started = time.perf_counter()
             session = engine.session({})
             session_seconds = time.perf_counter() - started
             first_job_seconds = timed(session.range(10).count)
-            found = find_here() or read_server(edges.settings.engine_folder)
+            found = find_here() or read_server(adapters.settings.engine_folder)
             assert found is not None, "it has just answered"
             try:
-                yield Bench(edges, pyspark, folder, session_seconds, first_job_seconds, found.jvm.pid)
+                yield Bench(adapters, pyspark, folder, session_seconds, first_job_seconds, found.jvm.pid)
             finally:
                 engine.close()
 
@@ -162,7 +162,7 @@ def measure(bench: Bench, load: Load, systems: Sequence[str], rounds: int, tell:
 
 def _take_turn(bench: Bench, load: Load, system: str, number: int) -> Turn:
     with tempfile.TemporaryDirectory(dir=bench.folder) as out:
-        place = Place(load, bench.edges, bench.pyspark, Path(out))
+        place = Place(load, bench.adapters, bench.pyspark, Path(out))
         taken = take(SYSTEMS[system](place), bench.jvm_pid)
         rows, size, files = _count(place.out / "data")
         if system not in WRITES_NOTHING:

@@ -27,7 +27,7 @@ from ...core.steps import StepWatcher
 from ...landing.attempt import Attempt, Tools
 from ...landing.landing import land
 from ...orchestration.home.dagster_home import open_instance
-from ...resources import Edges
+from ...resources import Adapters
 from ...topics import Topic
 from .handwritten import read_and_write
 from .rounds import OURS, THROUGH_DAGSTER, Load
@@ -45,7 +45,7 @@ class Place:
     """Where one run happens: the topic, the warm session, a fresh folder; `steps` takes seconds by name."""
 
     load: Load
-    edges: Edges
+    adapters: Adapters
     pyspark: LazyPySparkResource
     out: Path
     steps: dict[str, float] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class Place:
     @property
     def session(self) -> SparkSession:
         """A session of the benchmark's one Spark, started long before, with every setting at its default."""
-        return self.edges.engine(self.pyspark).session({})
+        return self.adapters.engine(self.pyspark).session({})
 
     @property
     def topic(self) -> Topic:
@@ -62,9 +62,9 @@ class Place:
         return Topic(self.load.topic, policy)
 
 
-def fresh_edges(edges: Edges, out: Path) -> Edges:
+def fresh_adapters(adapters: Adapters, out: Path) -> Adapters:
     """Return the same broker and jars, with a lake of its own."""
-    return Edges(replace(edges.settings, lake=str(out), dagster_home=out / "dagster"))
+    return Adapters(replace(adapters.settings, lake=str(out), dagster_home=out / "dagster"))
 
 
 Timed = Callable[[], None]
@@ -72,36 +72,36 @@ Timed = Callable[[], None]
 
 def offsetlake(place: Place) -> Timed:
     """Plan and land every range, the protocol from end to end, without Dagster around it."""
-    topic, edges = place.topic, fresh_edges(place.edges, place.out)
-    edges.check_lake()
+    topic, adapters = place.topic, fresh_adapters(place.adapters, place.out)
+    adapters.check_lake()
     watch = _stopwatch(place.steps)
-    tools = edges.tools(topic, place.pyspark, watch)
+    tools = adapters.tools(topic, place.pyspark, watch)
     tools.kafka.read_ids(topic.name)  # connects: a session that is started has a client that is connected
 
     def timed() -> None:
-        plan_all(topic, edges)
+        plan_all(topic, adapters)
         watch("plan")
-        land_pending(topic, edges, tools)
-        edges.kafka(topic).close()
+        land_pending(topic, adapters, tools)
+        adapters.kafka(topic).close()
 
     return timed
 
 
 def offsetlake_through_dagster(place: Place) -> Timed:
     """Plan and land every range by Dagster runs in this process: its events, checks and database included."""
-    topic, edges = place.topic, fresh_edges(place.edges, place.out)
-    instance = open_instance(edges.settings.dagster_home)
-    edges.kafka(topic).read_ids(topic.name)
+    topic, adapters = place.topic, fresh_adapters(place.adapters, place.out)
+    instance = open_instance(adapters.settings.dagster_home)
+    adapters.kafka(topic).read_ids(topic.name)
 
     def timed() -> None:
-        plan_all(topic, edges)
-        ranges = edges.lake.coverage(topic.name).pending()
+        plan_all(topic, adapters)
+        ranges = adapters.lake.coverage(topic.name).pending()
         with instance:
-            launched = list(InProcessRuns(topic, edges, instance).land(ranges, redo=False))
+            launched = list(InProcessRuns(topic, adapters, instance).land(ranges, redo=False))
         failures = [each.reason for each in launched if not each.succeeded]
         if failures:
             raise RangesFailed("the benchmark's own Dagster run failed", failures)
-        edges.kafka(topic).close()
+        adapters.kafka(topic).close()
 
     return timed
 
@@ -109,11 +109,11 @@ def offsetlake_through_dagster(place: Place) -> Timed:
 def bare_spark(place: Place) -> None:
     """Read and write with our options and our cuts, in one Spark job, and nothing else."""
     load = place.load
-    marks = place.edges.kafka().read_watermarks(load.topic, ISOLATION_LEVEL)
+    marks = place.adapters.kafka().read_watermarks(load.topic, ISOLATION_LEVEL)
     ranges = tuple(TopicRange(load.topic, OffsetRange(0, p, mark.earliest, mark.end)) for p, mark in sorted(marks.items()))
     read = Read(ranges, load.records_per_range)
-    options = kafka_options(place.edges.bootstrap_servers(), read, ISOLATION_LEVEL, group=f"bench-{uuid.uuid4()}")
-    session = place.edges.engine(place.pyspark).session(SCAN_CONF)
+    options = kafka_options(place.adapters.bootstrap_servers(), read, ISOLATION_LEVEL, group=f"bench-{uuid.uuid4()}")
+    session = place.adapters.engine(place.pyspark).session(SCAN_CONF)
     rows = select_raw(session.read.format("kafka").options(**options).load(), 0)
     rows.write.options(**PARQUET_OPTIONS, **OWN_DISK).parquet(str(place.out / "data"))
 
@@ -122,7 +122,7 @@ def spark_no_sink(place: Place) -> None:
     """Read as Spark's users tune it, larger polls and larger fetches, into Spark's `noop`."""
     rows = (
         place.session.read.format("kafka")
-        .option("kafka.bootstrap.servers", place.edges.bootstrap_servers())
+        .option("kafka.bootstrap.servers", place.adapters.bootstrap_servers())
         .option("subscribe", place.load.topic)
         .option("includeHeaders", "true")
         .options(**USUAL_TUNING)
@@ -133,7 +133,7 @@ def spark_no_sink(place: Place) -> None:
 
 def structured_streaming(place: Place) -> None:
     """Stream what is there (`availableNow`) into Parquet, checkpointed, every option at its default."""
-    stream_to_parquet(place.session, place.edges.bootstrap_servers(), place.load.topic, place.out)
+    stream_to_parquet(place.session, place.adapters.bootstrap_servers(), place.load.topic, place.out)
 
 
 def stream_to_parquet(session: SparkSession, bootstrap_servers: str, topic: str, out: Path, **options: str) -> None:
@@ -160,7 +160,7 @@ def stream_to_parquet(session: SparkSession, bootstrap_servers: str, topic: str,
 def hand_written_loop(place: Place) -> None:
     """Consume with confluent-kafka and write with pyarrow, in this one process."""
     group = f"bench-{uuid.uuid4()}"  # each turn reads all of it
-    read_and_write(place.edges.bootstrap_servers(), place.load.topic, place.out / "data", group=group)
+    read_and_write(place.adapters.bootstrap_servers(), place.load.topic, place.out / "data", group=group)
 
 
 def _unprepared(act: Callable[[Place], None]) -> Callable[[Place], Timed]:
@@ -189,16 +189,16 @@ def _stopwatch(steps: dict[str, float]) -> StepWatcher:
     return lap
 
 
-def plan_all(topic: Topic, edges: Edges) -> None:
+def plan_all(topic: Topic, adapters: Adapters) -> None:
     """Plan until there is nothing to decide."""
-    planner = edges.planner(topic, "bench")
+    planner = adapters.planner(topic, "bench")
     while planner.commit(through_end=True):
         pass
 
 
-def land_pending(topic: Topic, edges: Edges, tools: Tools) -> list[Verdict]:
+def land_pending(topic: Topic, adapters: Adapters, tools: Tools) -> list[Verdict]:
     """Land all that is planned, by one call of the protocol; raise `RangesFailed` where a range is not landed."""
-    keys = [offsets.key for offsets in edges.lake.coverage(topic.name).pending()]
+    keys = [offsets.key for offsets in adapters.lake.coverage(topic.name).pending()]
     verdicts = list(land(topic.name, keys, attempt(), tools))
     red = [each for each in verdicts if each.outcome is not Outcome.LANDED]
     if red:

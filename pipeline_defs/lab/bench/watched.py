@@ -50,13 +50,13 @@ class Watched:
 
     def produce(self) -> float:
         """Produce the load once more and return when the last record was acknowledged."""
-        produce(self.bench.edges.bootstrap_servers(), self.load)
+        produce(self.bench.adapters.bootstrap_servers(), self.load)
         self.rows += self.load.records
         return time.time()
 
     def await_rows(self) -> float:
         """Wait until a DuckDB glob shows all that was produced, and return when it did."""
-        folder = Path(self.bench.edges.settings.lake) / "data" / self.load.topic
+        folder = Path(self.bench.adapters.settings.lake) / "data" / self.load.topic
         connection = duckdb.connect()
         query = f"SELECT count(*) FROM read_parquet('{folder}/**/*.parquet')"  # noqa: S608 (our own folder)
 
@@ -77,8 +77,8 @@ class Watched:
 @contextmanager
 def watching(bench: Bench, load: Load) -> Iterator[Watched]:
     """Create the topic of a load and have a Dagster watch it while the context is open, from its sensor's first tick on."""
-    settings = bench.edges.settings
-    bench.edges.kafka().create_topic(load.topic, load.kafka_partitions)
+    settings = bench.adapters.settings
+    bench.adapters.kafka().create_topic(load.topic, load.kafka_partitions)
     folder = bench.folder / f"location-{load.topic}"
     workspace = write_location(folder, settings, Topic(load.topic, Policy(records_per_range=load.records_per_range)))
     with DagsterServer(bench.folder / "server", settings.dagster_home, workspace) as server:

@@ -15,7 +15,7 @@ from ...adapters.system.project_folder import find_project
 from ...adapters.tables.duck import Duck
 from ...adapters.testbed.broker import read_broker, start_broker, stop_broker
 from ...cli.home.engine import stopping_engine
-from ...cli.show import find_topic, open_edges, print_table, size_text
+from ...cli.show import find_topic, open_adapters, print_table, size_text
 from ...cli.terminal import OUT, progress, styled
 from ...core.errors import OffsetlakeError, RangesFailed, Refused, UnknownTopic
 from ...core.log.manifest import Manifest
@@ -26,7 +26,7 @@ from ...orchestration.home.dagster_server import DagsterServer
 from ...orchestration.runs.projection import ACTIVE
 from ...orchestration.runs.waiting import read_due
 from ...orchestration.upkeep.housekeeping import AUDIT
-from ...resources import Edges
+from ...resources import Adapters
 from ...settings import SERVER
 from ...tables.latest import find_due
 from ...topics import LAND_PENDING, Topic
@@ -82,41 +82,41 @@ def demo(once: bool, days: int) -> None:
             "run `make demo` in the checkout; `offsetlake up` starts Dagster for the project here"
         )
     require("demo", "the demo")
-    edges = open_edges()
+    adapters = open_adapters()
     topic = find_topic(TOPIC)
-    with stopping_engine(edges.settings), _starting_spark(edges) as spark, _broker(edges):
-        records = _load_flights(edges, topic, days)
-        with DagsterServer(edges.settings.home / "demo", edges.settings.dagster_home) as server:
+    with stopping_engine(adapters.settings), _starting_spark(adapters) as spark, _broker(adapters):
+        records = _load_flights(adapters, topic, days)
+        with DagsterServer(adapters.settings.home / "demo", adapters.settings.dagster_home) as server:
             spark.result()
             OUT.print(styled("Dagster is at ", (server.url, "bold"), "; its sensor plans and lands by itself"), soft_wrap=True)
-            started_ms = edges.now_ms()
-            _watch_landing(edges, topic)
+            started_ms = adapters.now_ms()
+            _watch_landing(adapters, topic)
             with progress("auditing through Dagster"):
                 run_id, audited = server.run_job(AUDIT)
-            is_good = _print_summary(edges, started_ms, run_id, records)
+            is_good = _print_summary(adapters, started_ms, run_id, records)
             if not (audited and is_good):
                 raise RangesFailed("the demo ends red: see the summary above, and the checks in Dagster")
             OUT.print("every record is landed, every check is green; what is derived from them comes next")
-            _watch_deriving(edges, topic)
-            _print_dead_letters(edges, topic)
-            _print_derived(edges, topic)
+            _watch_deriving(adapters, topic)
+            _print_dead_letters(adapters, topic)
+            _print_derived(adapters, topic)
             if not once:
                 OUT.print(styled("Dagster stays at ", (server.url, "bold"), "; press Ctrl-C to stop all of it"), soft_wrap=True)
                 _wait_for_interrupt(server)
 
 
 @contextmanager
-def _starting_spark(edges: Edges) -> Iterator[Future[str]]:
+def _starting_spark(adapters: Adapters) -> Iterator[Future[str]]:
     """Have the warm Spark, where it is ours, start beside Kafka and Dagster: it takes longest, and the first run needs it."""
-    is_ours = edges.settings.spark_remote is None and edges.settings.engine == SERVER
+    is_ours = adapters.settings.spark_remote is None and adapters.settings.engine == SERVER
     with ThreadPoolExecutor(1) as pool:
-        yield pool.submit(lambda: edges.engine(edges.pyspark()).url if is_ours else "")
+        yield pool.submit(lambda: adapters.engine(adapters.pyspark()).url if is_ours else "")
 
 
 @contextmanager
-def _broker(edges: Edges) -> Iterator[None]:
+def _broker(adapters: Adapters) -> Iterator[None]:
     """Run the embedded broker for the while, unless the machine's settings name another."""
-    settings = edges.settings
+    settings = adapters.settings
     if settings.bootstrap_servers:
         yield
         return
@@ -140,12 +140,12 @@ def _broker(edges: Edges) -> Iterator[None]:
             OUT.print("Kafka is stopped")
 
 
-def _load_flights(edges: Edges, topic: Topic, days: int) -> int:
+def _load_flights(adapters: Adapters, topic: Topic, days: int) -> int:
     """Produce what of the flights the topic lacks; a load that was killed goes on where it stopped.
 
     Returns how many records there are; a topic that has more, of a demo before, is landed as it is.
     """
-    kafka = edges.kafka(topic)
+    kafka = adapters.kafka(topic)
     try:
         kafka.read_ids(TOPIC)
     except UnknownTopic:
@@ -159,18 +159,18 @@ def _load_flights(edges: Edges, topic: Topic, days: int) -> int:
         OUT.print(f"topic {TOPIC} has its {before:,} records already")
         return before
     with progress("producing flights", records) as shown:
-        servers, advice = edges.bootstrap_servers(topic), "start the demo again, it goes on where the topic ends"
+        servers, advice = adapters.bootstrap_servers(topic), "start the demo again, it goes on where the topic ends"
         produce_all(servers, TOPIC, read_flights(table, there), advice, lambda done: shown.update(before + done))
     return records
 
 
-def _watch_landing(edges: Edges, topic: Topic) -> None:
+def _watch_landing(adapters: Adapters, topic: Topic) -> None:
     """Show records as they land, until every one on the broker is landed, and every range."""
-    marks = edges.kafka(topic).read_watermarks(TOPIC, topic.policy.isolation_level)
+    marks = adapters.kafka(topic).read_watermarks(TOPIC, topic.policy.isolation_level)
     on_broker = sum(mark.end - mark.earliest for mark in marks.values())
 
     def waiting() -> int:
-        coverage = edges.lake.coverage(TOPIC)
+        coverage = adapters.lake.coverage(TOPIC)
         landed = [offsets for offsets in coverage.manifests if coverage.is_landed(offsets)]
         rows = sum(coverage.manifests[offsets].rows for offsets in landed)
         return max(on_broker - rows, len(coverage.log.ranges) - len(landed))
@@ -178,14 +178,14 @@ def _watch_landing(edges: Edges, topic: Topic) -> None:
     _watch("landing records", on_broker, waiting)
 
 
-def _watch_deriving(edges: Edges, topic: Topic) -> None:
+def _watch_deriving(adapters: Adapters, topic: Topic) -> None:
     """Show what is derived from landed ranges until nothing of it is due: decoded ranges, latest records."""
-    ranges = len(edges.lake.coverage(TOPIC).log.ranges)
-    _watch("decoding ranges", ranges, lambda: len(read_due(topic, edges)))
+    ranges = len(adapters.lake.coverage(TOPIC).log.ranges)
+    _watch("decoding ranges", ranges, lambda: len(read_due(topic, adapters)))
     if latest := topic.latest:
         what = "finding the latest state of each aircraft"
-        _watch(what, ranges, lambda: find_due(TOPIC, latest, edges.decodings).waiting)
-    with open_instance(edges.settings.dagster_home) as instance:  # which the run's own checks end in
+        _watch(what, ranges, lambda: find_due(TOPIC, latest, adapters.decodings).waiting)
+    with open_instance(adapters.settings.dagster_home) as instance:  # which the run's own checks end in
         active = RunsFilter(job_name=LAND_PENDING, statuses=ACTIVE)
         _watch("checking what was derived", 1, lambda: len(instance.get_run_records(active, limit=1)))
 
@@ -206,31 +206,31 @@ def _watch(text: str, total: int, due: Callable[[], int]) -> None:
             time.sleep(0.5)
 
 
-def _print_dead_letters(edges: Edges, topic: Topic) -> None:
+def _print_dead_letters(adapters: Adapters, topic: Topic) -> None:
     """Show the few records that are no flights, with what is wrong of each."""
-    total, columns, rows = read_dead_letters(topic, None, DEAD_LETTERS_SHOWN, edges)
+    total, columns, rows = read_dead_letters(topic, None, DEAD_LETTERS_SHOWN, adapters)
     keep = [columns.index(name) for name in ("partition", "offset", "error_class", "error", "value")]
     shown = [[str(row[index])[:SHOWN_CHARACTERS] for index in keep] for row in rows]
     title = f"{total} records could not be decoded and are set aside: `offsetlake dead-letters {TOPIC}`"
     print_table(title, [columns[index] for index in keep], shown)
 
 
-def _print_derived(edges: Edges, topic: Topic) -> None:
+def _print_derived(adapters: Adapters, topic: Topic) -> None:
     """Show where each derived table stands, as `status` has it, and what can be asked of them."""
-    with open_instance(edges.settings.dagster_home) as instance:
-        for each in read_tables(topic, edges.lake.coverage(TOPIC), edges, instance):
-            OUT.print(table_text(each, edges.now_ms()), soft_wrap=True)
-    columns, answer = Duck(edges.lake, [TOPIC]).query(DERIVED_QUERY)
+    with open_instance(adapters.settings.dagster_home) as instance:
+        for each in read_tables(topic, adapters.lake.coverage(TOPIC), adapters, instance):
+            OUT.print(table_text(each, adapters.now_ms()), soft_wrap=True)
+    columns, answer = Duck(adapters.lake, [TOPIC]).query(DERIVED_QUERY)
     OUT.print(DERIVED_QUERY.strip(), style="dim")
     print_table("DuckDB over what is derived", columns, answer)
 
 
-def _print_summary(edges: Edges, started_ms: int, run_id: str, records: int) -> bool:
-    coverage = edges.lake.coverage(TOPIC)
+def _print_summary(adapters: Adapters, started_ms: int, run_id: str, records: int) -> bool:
+    coverage = adapters.lake.coverage(TOPIC)
     manifests = [coverage.manifests[o] for o in coverage.manifests if coverage.is_landed(o)]
     rows = sum(manifest.rows for manifest in manifests)
     size = sum(manifest.file.bytes for manifest in manifests if manifest.file)
-    with open_instance(edges.settings.dagster_home) as instance:
+    with open_instance(adapters.settings.dagster_home) as instance:
         records_of_checks = instance.get_records_for_run(run_id, of_type=CHECK).records
     events = [record.event_log_entry.get_dagster_event() for record in records_of_checks]
     checks = {each.check_name: each.passed for each in (event.asset_check_evaluation_data for event in events)}
@@ -245,7 +245,7 @@ def _print_summary(edges: Edges, started_ms: int, run_id: str, records: int) -> 
             *((f"check {name}", "green" if passed else "RED") for name, passed in sorted(checks.items())),
         ],
     )
-    columns, answer = Duck(edges.lake, [TOPIC]).query(QUERY)
+    columns, answer = Duck(adapters.lake, [TOPIC]).query(QUERY)
     OUT.print(QUERY.strip(), style="dim")
     print_table("DuckDB over the lake", columns, answer)
     return rows == records and bool(checks) and all(checks.values())

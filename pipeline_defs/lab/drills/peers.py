@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 from ...adapters.kafka.kafka import Kafka
 from ...adapters.spark.spark_server import CONNECT_MODE
 from ...core.steps import StepWatcher, no_step
-from ...resources import Edges
+from ...resources import Adapters
 from ..bench.handwritten import read_and_write
 from ..bench.systems import stream_to_parquet
 from .systems import LOOP, STREAMING, TUTORIAL, System, limit_files
@@ -50,7 +50,7 @@ class StructuredStreaming(System):
             self._stream(watch)
 
     def _stream(self, watch: StepWatcher) -> None:
-        session: SparkSession = Edges(self.settings).pyspark().spark_session
+        session: SparkSession = Adapters(self.settings).pyspark().spark_session
         servers = self.settings.bootstrap_servers or ""
         ended = threading.Event()
         if watch is not no_step:

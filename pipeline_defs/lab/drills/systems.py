@@ -28,7 +28,7 @@ from ...core.offsets import OffsetRange
 from ...core.steps import StepWatcher, no_step
 from ...orchestration.home.dagster_home import open_instance
 from ...orchestration.pulse.ticking import run_tick
-from ...resources import Edges
+from ...resources import Adapters
 from ...settings import IN_PROCESS, Settings
 from ...topics import Topic
 
@@ -124,25 +124,25 @@ class Offsetlake(System):
     def run(self, watch: StepWatcher) -> None:
         """Tick and land until nothing is pending; a run that fails is tried again, as the sensor would."""
         limit_files(self.disk_bytes)
-        edges = Edges(self.settings, watch_step=watch)
+        adapters = Adapters(self.settings, watch_step=watch)
         if self.answers_lost:
-            lose_answers(edges.lake, self.answers_lost, watch)
+            lose_answers(adapters.lake, self.answers_lost, watch)
         with open_instance(self.settings.dagster_home) as instance:
             reasons: list[str] = []
             for _ in range(TRIES):
-                while run_tick(self.topic, instance, edges).planned:
+                while run_tick(self.topic, instance, adapters).planned:
                     pass
-                pending = edges.lake.coverage(self.topic.name).pending()
+                pending = adapters.lake.coverage(self.topic.name).pending()
                 if not (self.lands and pending):
                     break
                 reasons = [
                     launched.reason
-                    for launched in InProcessRuns(self.topic, edges, instance).land(pending, redo=False)
+                    for launched in InProcessRuns(self.topic, adapters, instance).land(pending, redo=False)
                     if not launched.succeeded
                 ]
             else:
                 raise ScanFailed(f"{self.topic.name} still has pending ranges after {TRIES} runs: {reasons}")
-        edges.kafka(self.topic).close()
+        adapters.kafka(self.topic).close()
 
     def books(self) -> Books:
         """Read plan log and manifests."""

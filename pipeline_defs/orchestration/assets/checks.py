@@ -9,7 +9,7 @@ from dagster._core.storage.asset_check_execution_record import AssetCheckExecuti
 from ...core.log.losses import Loss
 from ...core.offsets import OffsetRange
 from ...landing.auditing import Finding, check_completeness, check_published, check_replay, check_tiling
-from ...resources import Edges
+from ...resources import Adapters
 from ...topics import NOTHING_LOST, PROGRESS, TIME_TO_LOSS, Topic, op_name
 from ..map.page import read_picture, summary, write_page
 from ..runs.known import Known, read_known
@@ -24,7 +24,7 @@ REPLAY_RANGES = 1
 QUICK = ("tiling", "completeness")  # what every landing run proves again; the rest is the audit job's
 MAPPED, PUBLISHED, REPLAY = "coverage_map", "published_digest", "replay"
 _ENDED = {AssetCheckExecutionRecordStatus.SUCCEEDED, AssetCheckExecutionRecordStatus.FAILED}
-Ask = Callable[[Topic, Edges, dg.AssetCheckExecutionContext], Finding | dg.AssetCheckResult]
+Ask = Callable[[Topic, Adapters, dg.AssetCheckExecutionContext], Finding | dg.AssetCheckResult]
 
 
 def build_checks(topic: Topic) -> list[dg.AssetChecksDefinition]:
@@ -49,22 +49,27 @@ def build_check(
     spec = dg.AssetCheckSpec(key.name, asset=key.asset_key, description=description)
 
     @dg.multi_asset_check(name=f"{op_name(key.asset_key)}_{key.name}", specs=[spec], pool=pool)
-    def check(context: dg.AssetCheckExecutionContext, edges: dg.ResourceParam[Edges]) -> dg.AssetCheckResult:
-        found = ask(topic, edges, context)
+    def check(context: dg.AssetCheckExecutionContext, adapters: dg.ResourceParam[Adapters]) -> dg.AssetCheckResult:
+        found = ask(topic, adapters, context)
         return as_result(found) if isinstance(found, Finding) else found
 
     return check
 
 
-def tiling_of(topic: Topic, edges: Edges, in_progress: Collection[OffsetRange], *, is_recent: bool = False) -> Finding:
+def tiling_of(topic: Topic, adapters: Adapters, in_progress: Collection[OffsetRange], *, is_recent: bool = False) -> Finding:
     """Check that a topic's ranges tile; `in_progress` are ranges that runs are working on."""
     is_newest_first = topic.policy.is_newest_first
-    return check_tiling(topic.name, edges.lake, is_newest_first=is_newest_first, is_recent=is_recent, in_progress=in_progress)
+    return check_tiling(
+        topic.name, adapters.lake, is_newest_first=is_newest_first, is_recent=is_recent, in_progress=in_progress
+    )
 
 
-def check_quickly(topic: Topic, edges: Edges, in_progress: Collection[OffsetRange]) -> list[dg.AssetCheckEvaluation]:
+def check_quickly(topic: Topic, adapters: Adapters, in_progress: Collection[OffsetRange]) -> list[dg.AssetCheckEvaluation]:
     """Return what the `QUICK` checks find now, without what a frontier document sums up."""
-    found = [tiling_of(topic, edges, in_progress, is_recent=True), check_completeness(topic.name, edges.lake, is_recent=True)]
+    found = [
+        tiling_of(topic, adapters, in_progress, is_recent=True),
+        check_completeness(topic.name, adapters.lake, is_recent=True),
+    ]
     return [evaluation_of(topic.asset_key, finding) for finding in found]
 
 
@@ -87,20 +92,20 @@ def report_troubles(
     return progress
 
 
-def _ask_expiry(topic: Topic, edges: Edges, _: dg.AssetCheckExecutionContext) -> Finding:
-    marks = edges.kafka(topic).read_watermarks(topic.name, topic.policy.isolation_level)
-    return check_expiry(topic, read_endangered(topic, edges.lake.recent(topic.name), marks, edges))
+def _ask_expiry(topic: Topic, adapters: Adapters, _: dg.AssetCheckExecutionContext) -> Finding:
+    marks = adapters.kafka(topic).read_watermarks(topic.name, topic.policy.isolation_level)
+    return check_expiry(topic, read_endangered(topic, adapters.lake.recent(topic.name), marks, adapters))
 
 
-def _ask_progress(topic: Topic, edges: Edges, context: dg.AssetCheckExecutionContext) -> Finding:
-    coverage = edges.lake.recent(topic.name)
-    known = read_known(context.instance, [topic], edges.now_ms())
-    found = read_situation(topic, coverage, edges, known)
-    undecoded = undecoded_text(topic, coverage, edges, known)
-    return check_progress(topic, found, context.instance, edges.now_ms(), undecoded=undecoded)
+def _ask_progress(topic: Topic, adapters: Adapters, context: dg.AssetCheckExecutionContext) -> Finding:
+    coverage = adapters.lake.recent(topic.name)
+    known = read_known(context.instance, [topic], adapters.now_ms())
+    found = read_situation(topic, coverage, adapters, known)
+    undecoded = undecoded_text(topic, coverage, adapters, known)
+    return check_progress(topic, found, context.instance, adapters.now_ms(), undecoded=undecoded)
 
 
-def _ask_published(topic: Topic, edges: Edges, context: dg.AssetCheckExecutionContext) -> Finding:
+def _ask_published(topic: Topic, adapters: Adapters, context: dg.AssetCheckExecutionContext) -> Finding:
     """Check tonight's part of the files and those that the last result named; else the next night would say all is well."""
     storage, key = context.instance.event_log_storage, topic.check_key(PUBLISHED)
     doubted = ""
@@ -108,35 +113,35 @@ def _ask_published(topic: Topic, edges: Edges, context: dg.AssetCheckExecutionCo
         told = last.event.dagster_event if last.event else None
         if told and (named := told.asset_check_evaluation_data.metadata.get(CONCERNS)):
             doubted = str(named.value)
-    return check_published(topic.name, edges.lake, night=edges.now_ms() // DAY_MS, doubted=doubted.split(", "))
+    return check_published(topic.name, adapters.lake, night=adapters.now_ms() // DAY_MS, doubted=doubted.split(", "))
 
 
-def _ask_replay(topic: Topic, edges: Edges, context: dg.AssetCheckExecutionContext) -> Finding:
-    run_id, tools = context.run.run_id, edges.tools(topic, edges.pyspark())
+def _ask_replay(topic: Topic, adapters: Adapters, context: dg.AssetCheckExecutionContext) -> Finding:
+    run_id, tools = context.run.run_id, adapters.tools(topic, adapters.pyspark())
     return check_replay(topic.name, tools, sample=REPLAY_RANGES, seed=run_id, run_id=run_id)
 
 
-def _draw(topic: Topic, edges: Edges, context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
-    picture, remark = read_picture(topic, edges, context.instance)
-    file = edges.settings.home / "maps" / f"{topic.name}.html"  # on the machine that the audit runs on
-    write_page(picture, remark, edges.now_ms(), file)
+def _draw(topic: Topic, adapters: Adapters, context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
+    picture, remark = read_picture(topic, adapters, context.instance)
+    file = adapters.settings.home / "maps" / f"{topic.name}.html"  # on the machine that the audit runs on
+    write_page(picture, remark, adapters.now_ms(), file)
     metadata: dict[str, dg.MetadataValue[Any]] = {
         "map": dg.MetadataValue.path(str(file)),
         "coverage": dg.MetadataValue.md(summary(picture)),
         "ranges": dg.MetadataValue.int(len(picture.lengths)),
     }
-    if edges.settings.pages_url:
-        metadata["open_the_map"] = dg.MetadataValue.url(f"{edges.settings.pages_url}/map/{topic.name}")
+    if adapters.settings.pages_url:
+        metadata["open_the_map"] = dg.MetadataValue.url(f"{adapters.settings.pages_url}/map/{topic.name}")
     return dg.AssetCheckResult(passed=True, metadata=metadata | ({"remark": dg.MetadataValue.text(remark)} if remark else {}))
 
 
 _CHECKS: dict[str, tuple[Ask, str]] = {
     "tiling": (
-        lambda topic, edges, context: tiling_of(topic, edges, read_tries(context.instance, topic.landing).in_progress),
+        lambda topic, adapters, context: tiling_of(topic, adapters, read_tries(context.instance, topic.landing).in_progress),
         "No gap and no overlap over all history, from the first link to the head.",
     ),
     "completeness": (
-        lambda topic, edges, _: check_completeness(topic.name, edges.lake),
+        lambda topic, adapters, _: check_completeness(topic.name, adapters.lake),
         "rows + holes + lost = end - start for every landed range.",
     ),
     REPLAY: (_ask_replay, f"Reading {REPLAY_RANGES} landed range again from Kafka, drawn at random, gives the same rows."),
@@ -145,7 +150,7 @@ _CHECKS: dict[str, tuple[Ask, str]] = {
         "Every published file has the sha256 that its manifest names; of a large topic not all of them are read each night.",
     ),
     NOTHING_LOST: (
-        lambda topic, edges, _: check_nothing_lost(topic, read_ledger(topic, edges)),
+        lambda topic, adapters, _: check_nothing_lost(topic, read_ledger(topic, adapters)),
         "No offset was deleted by the broker before it was landed; names those that were, and who accepted it.",
     ),
     TIME_TO_LOSS: (

@@ -26,7 +26,7 @@ from ...core.tables.decoded_table import TREE
 from ...core.tables.decoding import Decided, DecodeVerdict, Decoding
 from ...core.tables.delta import Snapshot
 from ...landing.auditing import Finding
-from ...resources import Edges
+from ...resources import Adapters
 from ...tables.decoding import decode
 from ...topics import LANDED_TAG, Topic, op_name
 from ..runs.known import database_of
@@ -52,21 +52,21 @@ _CHECKS: dict[str, tuple[Callable[..., Finding], str]] = {
 }
 
 
-def report_days(topic: Topic, instance: dg.DagsterInstance, edges: Edges) -> list[str]:
+def report_days(topic: Topic, instance: dg.DagsterInstance, adapters: Adapters) -> list[str]:
     """Tell Dagster of the days whose rows are not those that it was told of last; return these days."""
     if topic.days is None:
         return []
-    decoded, now_ms = edges.decodings.read_ranges(topic.name), edges.now_ms()
+    decoded, now_ms = adapters.decodings.read_ranges(topic.name), adapters.now_ms()
     told_last = [each.storage_id for each in instance.fetch_materializations(topic.days_key, limit=1).records]
     seen = (database_of(instance), told_last, topic.days, decoded.table.version, decoded.table.metadata, day_at(now_ms))
-    if edges.compared.get(topic.days_key) == seen:
+    if adapters.compared.get(topic.days_key) == seen:
         return []
     news = find_untold(topic.days, decoded, read_data_versions(instance, topic.days_key), now_ms)
     for day, facts in news.items():
-        instance.report_runless_asset_event(day_event(topic, day, facts, decoded.table, edges))
-        edges.watch_step("reported_day", day=day)
+        instance.report_runless_asset_event(day_event(topic, day, facts, decoded.table, adapters))
+        adapters.watch_step("reported_day", day=day)
     if not news:
-        edges.compared[topic.days_key] = seen
+        adapters.compared[topic.days_key] = seen
     return [*news]
 
 
@@ -79,7 +79,7 @@ def find_untold(days: Days, decoded: DecodedRanges, shown: Mapping[str, str | No
     return {day: facts for day, facts in sorted(news.items()) if shown.get(day) != facts.version}
 
 
-def day_event(topic: Topic, day: str, facts: DayFacts, table: Snapshot, edges: Edges) -> dg.AssetMaterialization:
+def day_event(topic: Topic, day: str, facts: DayFacts, table: Snapshot, adapters: Adapters) -> dg.AssetMaterialization:
     """Return the event of one day."""
     metadata: dict[str, Any] = {
         "rows": facts.rows,
@@ -87,7 +87,7 @@ def day_event(topic: Topic, day: str, facts: DayFacts, table: Snapshot, edges: E
         "ranges": facts.ranges,
         "last_ranges": ", ".join(offsets.key for offsets in facts.last_ranges),
         "table_version": table.version,
-        "table": dg.MetadataValue.path(edges.lake.store.url(f"{TREE}/{topic.name}")),
+        "table": dg.MetadataValue.path(adapters.lake.store.url(f"{TREE}/{topic.name}")),
     }
     if facts.newest_ms is not None:
         metadata["newest_record"] = dg.MetadataValue.timestamp(facts.newest_ms / 1000)
@@ -107,31 +107,31 @@ def build_decoded_asset(topic: Topic, config: Decode, lake: str) -> dg.AssetsDef
         pool=duty.pool,
     )
     def decoded(
-        context: dg.AssetExecutionContext, edges: dg.ResourceParam[Edges], pyspark: LazyPySparkResource
+        context: dg.AssetExecutionContext, adapters: dg.ResourceParam[Adapters], pyspark: LazyPySparkResource
     ) -> Iterator[dg.MaterializeResult[Any]]:
-        with run_of(context, duty, edges):
+        with run_of(context, duty, adapters):
             keys = selected_keys(context, topic.name)
             if LANDED_TAG in context.run.tags:
-                coverage = edges.lake.coverage_of(topic.name, keys)
+                coverage = adapters.lake.coverage_of(topic.name, keys)
                 keys = [key for key in keys if coverage.is_landed(parse_key(key))]
-            tools = edges.decode_tools(config, pyspark, step_logger(context))
+            tools = adapters.decode_tools(config, pyspark, step_logger(context))
             failures: list[DecodeVerdict] = []
             made: list[Decoding] = []
-            began_ms, tell_pace = edges.now_ms(), partial(context.log.info, "step=progress %s")
-            with trying(context.instance, duty, keys, context.run.run_id, edges.now_ms) as done:
+            began_ms, tell_pace = adapters.now_ms(), partial(context.log.info, "step=progress %s")
+            with trying(context.instance, duty, keys, context.run.run_id, adapters.now_ms) as done:
                 verdicts = decode(topic.name, keys, new_attempt(context), tools)
-                for verdict in telling_pace(verdicts, len(keys), edges.now_ms, tell_pace):
+                for verdict in telling_pace(verdicts, len(keys), adapters.now_ms, tell_pace):
                     if verdict.outcome is Decided.FAILED or verdict.decoding is None:
                         failures.append(verdict)
                         continue
-                    yield from tell_range(context, decoded_event(topic, verdict.decoding, verdict.outcome, edges))
-                    edges.watch_step("reported_decoded", key=verdict.offsets.key)
+                    yield from tell_range(context, decoded_event(topic, verdict.decoding, verdict.outcome, adapters))
+                    adapters.watch_step("reported_decoded", key=verdict.offsets.key)
                     done.add(verdict.offsets.key)
                     made += [verdict.decoding] if verdict.outcome in NEWLY_DECODED else []
-            tell_decoded(topic, made, context, began_ms, edges)
+            tell_decoded(topic, made, context, began_ms, adapters)
             # a run without a partition key has no output, so Dagster skips the checks that come after it
             if not context.has_partition_key:
-                for evaluation in check_decodings(topic, edges):
+                for evaluation in check_decodings(topic, adapters):
                     context.log_event(evaluation)
             if failures:
                 raise RangesFailed(
@@ -147,18 +147,18 @@ def build_decoded_asset(topic: Topic, config: Decode, lake: str) -> dg.AssetsDef
     return decoded
 
 
-def tell_decoded(topic: Topic, made: Sequence[Decoding], context: Context, began_ms: int, edges: Edges) -> None:
+def tell_decoded(topic: Topic, made: Sequence[Decoding], context: Context, began_ms: int, adapters: Adapters) -> None:
     """Tell Dagster of the days that a run's decoding has changed, and OpenLineage of what was newly decoded, if anything.
 
     The OpenLineage event leads from the landed rows to the table as it is now.
     """
-    report_days(topic, context.instance, edges)
+    report_days(topic, context.instance, adapters)
     if not made:
         return
-    url, table = edges.lake.store.url, edges.decodings.read_ranges(topic.name).table
+    url, table = adapters.lake.store.url, adapters.decodings.read_ranges(topic.name).table
     columns = arrow_schema(table.metadata.schema) if table.metadata is not None else ()
     rows = sum(each.rows for each in made)
-    with telling(edges.lineage(), "tables", context.log.warning) as tell:
+    with telling(adapters.lineage(), "tables", context.log.warning) as tell:
         tell(
             Derived(
                 job=topic.decoding.job,
@@ -171,12 +171,12 @@ def tell_decoded(topic: Topic, made: Sequence[Decoding], context: Context, began
                 written=rows,
                 columns={column.name: str(column.type) for column in columns},
                 began_ms=began_ms,
-                ended_ms=edges.now_ms(),
+                ended_ms=adapters.now_ms(),
             )
         )
 
 
-def decoded_event(topic: Topic, decoding: Decoding, outcome: Decided, edges: Edges) -> dg.AssetMaterialization:
+def decoded_event(topic: Topic, decoding: Decoding, outcome: Decided, adapters: Adapters) -> dg.AssetMaterialization:
     """Return the event of one decoded range, with the facts that the UI shows: from its document, and how this run found it.
 
     Its data version is both files' digests.
@@ -197,7 +197,7 @@ def decoded_event(topic: Topic, decoding: Decoding, outcome: Decided, edges: Edg
         "attempt": provenance.attempt,
         "code_version": provenance.code_version,
         "decoded_at": dg.MetadataValue.timestamp(provenance.landed_at_ms / 1000),
-        "table": dg.MetadataValue.path(edges.lake.store.url(f"{TREE}/{topic.name}")),
+        "table": dg.MetadataValue.path(adapters.lake.store.url(f"{TREE}/{topic.name}")),
     }
     metadata |= file_facts(decoding.decoded, provenance.landed_at_ms)
     if decoding.dead:
@@ -212,15 +212,15 @@ def build_decoded_checks(topic: Topic) -> list[dg.AssetChecksDefinition]:
     """Build the checks of a topic's decoded asset."""
 
     def asking(name: str) -> Ask:
-        return lambda topic, edges, _: _CHECKS[name][0](topic, edges)
+        return lambda topic, adapters, _: _CHECKS[name][0](topic, adapters)
 
     key = partial(dg.AssetCheckKey, topic.decoded_key)
     return [build_check(topic, key(name), asking(name), _CHECKS[name][1]) for name in _names(topic)]
 
 
-def check_decodings(topic: Topic, edges: Edges) -> list[dg.AssetCheckEvaluation]:
+def check_decodings(topic: Topic, adapters: Adapters) -> list[dg.AssetCheckEvaluation]:
     """Return what all checks of the decoded asset find now, for a run that has just decoded."""
-    return [evaluation_of(topic.decoded_key, _CHECKS[name][0](topic, edges, is_recent=True)) for name in _names(topic)]
+    return [evaluation_of(topic.decoded_key, _CHECKS[name][0](topic, adapters, is_recent=True)) for name in _names(topic)]
 
 
 def _names(topic: Topic) -> list[str]:

@@ -16,7 +16,7 @@ from ...core.tables.decoded_table import TREE, first_range
 from ...core.tables.decoding import Decoding, completeness_of
 from ...landing.auditing import DIGEST_THREADS, Finding
 from ...landing.landed_files import why_changed
-from ...resources import Edges
+from ...resources import Adapters
 from ...topics import Topic
 from ..runs.waiting import with_undecoded
 
@@ -35,17 +35,17 @@ _WHY = {
 }
 
 
-def check_decoded(topic: Topic, edges: Edges, *, is_recent: bool = False) -> Finding:
+def check_decoded(topic: Topic, adapters: Adapters, *, is_recent: bool = False) -> Finding:
     """Check the equation of every range that is decoded, and the digests of the table's files.
 
     Count, too, the ranges that wait and those that an older decoder made. `is_recent` leaves out digests, and ranges that a
     frontier document sums up.
     """
-    coverage = edges.lake.recent(topic.name) if is_recent else edges.lake.coverage(topic.name)
-    decoded = edges.decodings.read_ranges(topic.name)
-    coverage, sums = with_undecoded(coverage, decoded, edges.lake), decoded.sums
+    coverage = adapters.lake.recent(topic.name) if is_recent else adapters.lake.coverage(topic.name)
+    decoded = adapters.decodings.read_ranges(topic.name)
+    coverage, sums = with_undecoded(coverage, decoded, adapters.lake), decoded.sums
     looked_at = decoded.known if coverage.log.base is None else decoded.of(coverage)
-    lacking = edges.decodings.find_lacking(decoded)
+    lacking = adapters.decodings.find_lacking(decoded)
     violations = completeness_of(topic.name, coverage.manifests, looked_at)
     violations += [
         f"range {offsets.text(topic.name)}: no file of the table has its {what}; "
@@ -53,19 +53,19 @@ def check_decoded(topic: Topic, edges: Edges, *, is_recent: bool = False) -> Fin
         for offsets, what in _find_without_file(decoded, looked_at)
     ]
     violations += [
-        f"range {offsets.text(topic.name)}: {edges.lake.store.url(path)} is gone, or not as large as the table says; "
+        f"range {offsets.text(topic.name)}: {adapters.lake.store.url(path)} is gone, or not as large as the table says; "
         f"`{command('decode', topic.name, '--key', offsets.key)}` makes it again"
         for offsets, path in lacking
     ]
     if not is_recent:
-        violations += _find_changed(decoded, {path for _, path in lacking}, edges)
+        violations += _find_changed(decoded, {path for _, path in lacking}, adapters)
         violations += [
-            f"range {offsets.text(topic.name)}: {edges.lake.store.url(path)}, which says what it was decoded to, is gone or "
+            f"range {offsets.text(topic.name)}: {adapters.lake.store.url(path)}, which says what it was decoded to, is gone or "
             f"changed; `{command('decode', topic.name, '--key', offsets.key)}` makes it again, or where defs.yaml has changed "
             f"since `{command('decode', topic.name, '--outdated')}`"
-            for offsets, path in edges.decodings.find_lacking_texts(decoded)
+            for offsets, path in adapters.decodings.find_lacking_texts(decoded)
         ]
-        damage = decoded_table_log(topic.name, edges.lake).find_damage()
+        damage = decoded_table_log(topic.name, adapters.lake).find_damage()
         violations += [f"{topic.name}: {damage}"] if damage else []
     current = topic.decode.fingerprint if topic.decode else ""
     facts = {
@@ -86,24 +86,24 @@ def _find_without_file(decoded: DecodedRanges, looked_at: Mapping[OffsetRange, D
                 yield offsets, f"{count} {what}"
 
 
-def _find_changed(decoded: DecodedRanges, lacking: Collection[str], edges: Edges) -> Iterator[str]:
+def _find_changed(decoded: DecodedRanges, lacking: Collection[str], adapters: Adapters) -> Iterator[str]:
     """Yield a text on each file of the table that is not what its log says, and on how to make it again, but for `lacking`."""
     topic, folder = decoded.topic, f"{TREE}/{decoded.topic}"
     files = [file for path, file in sorted(decoded.table.files.items()) if f"{folder}/{path}" not in lacking]
     with ThreadPoolExecutor(DIGEST_THREADS) as pool:
-        for file, reason in zip(files, pool.map(lambda file: why_changed(file, folder, edges.lake), files), strict=True):
+        for file, reason in zip(files, pool.map(lambda file: why_changed(file, folder, adapters.lake), files), strict=True):
             if reason:
                 offsets = first_range(file)
                 again = command("decode", topic, "--key", offsets.key)
                 yield f"range {offsets.text(topic)}: {reason}; `{again}` makes it again"
 
 
-def check_dead_letters(topic: Topic, edges: Edges, *, is_recent: bool = False) -> Finding:
+def check_dead_letters(topic: Topic, adapters: Adapters, *, is_recent: bool = False) -> Finding:
     """Name the ranges that hold dead letters, and how many of which error.
 
     `is_recent` counts those of compacted files without naming their ranges.
     """
-    decoded = edges.decodings.read_ranges(topic.name)
+    decoded = adapters.decodings.read_ranges(topic.name)
     all_known = decoded.recent.values() if is_recent else decoded.among(lambda sums: sums.dead > 0)
     found = [each for each in all_known if each.dead]
     texts = [_text(topic, each) for each in found]
@@ -119,13 +119,13 @@ def check_dead_letters(topic: Topic, edges: Edges, *, is_recent: bool = False) -
     )
 
 
-def check_outside(topic: Topic, edges: Edges, *, is_recent: bool = False) -> Finding:
+def check_outside(topic: Topic, adapters: Adapters, *, is_recent: bool = False) -> Finding:
     """Count the decoded rows whose day Dagster does not have, and say why and in which ranges; also rows not counted by day.
 
     `is_recent` counts those of compacted files without naming their ranges.
     """
     assert topic.days is not None
-    days, decoded, now_ms = topic.days, edges.decodings.read_ranges(topic.name), edges.now_ms()
+    days, decoded, now_ms = topic.days, adapters.decodings.read_ranges(topic.name), adapters.now_ms()
     own = days.event_time.text
 
     def rows_outside(found: Mapping[str, int]) -> dict[str, int]:
@@ -156,21 +156,21 @@ def check_outside(topic: Topic, edges: Edges, *, is_recent: bool = False) -> Fin
 
 
 def read_dead_letters(
-    topic: Topic, wanted: Collection[OffsetRange] | None, limit: int, edges: Edges
+    topic: Topic, wanted: Collection[OffsetRange] | None, limit: int, adapters: Adapters
 ) -> tuple[int, list[str], list[tuple[Any, ...]]]:
     """Return how many dead letters all ranges, or the wanted ones, have, and columns and rows of the first `limit`."""
     from ...adapters.tables.duck import Duck  # late: code server and runs load this, and hardly ever ask DuckDB
 
-    edges.lake.check_present(topic.name)
-    decoded = edges.decodings.read_ranges(topic.name)
+    adapters.lake.check_present(topic.name)
+    decoded = adapters.decodings.read_ranges(topic.name)
     known = decoded.among(lambda sums: sums.dead > 0)
     dead = {each.offsets: each.dead for each in known if each.dead and (wanted is None or each.offsets in wanted)}
     if not dead:
         return 0, [], []
-    paths = sorted({file_pattern(edges.lake, decoded.path_of(offsets, is_dead=True)) for offsets in dead})
+    paths = sorted({file_pattern(adapters.lake, decoded.path_of(offsets, is_dead=True)) for offsets in dead})
     rows = "true" if wanted is None else within(dead)
     statement = _FIRST_DEAD_LETTERS.format(wanted=rows)
-    return sum(dead.values()), *Duck(edges.lake, []).query(statement, [paths, limit])
+    return sum(dead.values()), *Duck(adapters.lake, []).query(statement, [paths, limit])
 
 
 def _text(topic: Topic, decoding: Decoding) -> str:

@@ -22,7 +22,7 @@ from ...core.tables.latest import Latest
 from ...landing.attempt import Attempt
 from ...landing.auditing import Finding
 from ...landing.staging_places import staging_here
-from ...resources import Edges
+from ...resources import Adapters
 from ...tables.latest import LatestTools, Updated, find_due, find_stretches, place, told_if_unreadable, update
 from ...topics import Topic, op_name
 from ..runs.tries import UPDATE, trying
@@ -42,35 +42,37 @@ def build_latest_asset(topic: Topic, config: Latest, lake: str) -> dg.AssetsDefi
 
     @dg.multi_asset(name=op_name(topic.latest_key), specs=[latest_spec(topic, config, lake)], pool=topic.upserting.pool)
     def latest(
-        context: dg.AssetExecutionContext, config: UpdateConfig, edges: dg.ResourceParam[Edges]
+        context: dg.AssetExecutionContext, config: UpdateConfig, adapters: dg.ResourceParam[Adapters]
     ) -> dg.MaterializeResult[Any]:
-        with run_of(context, topic.upserting, edges):
-            with trying(context.instance, topic.upserting, [UPDATE], context.run.run_id, edges.now_ms) as done:
-                metadata = update_and_tell(topic, new_attempt(context), context, edges, full=config.full)
+        with run_of(context, topic.upserting, adapters):
+            with trying(context.instance, topic.upserting, [UPDATE], context.run.run_id, adapters.now_ms) as done:
+                metadata = update_and_tell(topic, new_attempt(context), context, adapters, full=config.full)
                 done.add(UPDATE)
             return dg.MaterializeResult(metadata=metadata)
 
     return latest
 
 
-def update_and_tell(topic: Topic, attempt: Attempt, context: Context, edges: Edges, *, full: bool = False) -> Mapping[str, Any]:
+def update_and_tell(
+    topic: Topic, attempt: Attempt, context: Context, adapters: Adapters, *, full: bool = False
+) -> Mapping[str, Any]:
     """Update a latest table and tell OpenLineage of it; return the facts that Dagster shows."""
     assert topic.latest is not None
-    started, tools = edges.now_ms(), edges.latest_tools(step_logger(context))
+    started, tools = adapters.now_ms(), adapters.latest_tools(step_logger(context))
     done = update(topic.name, topic.latest, attempt, tools, full=full)
-    table = LatestTable(edges.lake, topic.name)
+    table = LatestTable(adapters.lake, topic.name)
     snapshot = table.read()
-    facts = latest_metadata(table, snapshot, done, (edges.now_ms() - started) / 1000)
+    facts = latest_metadata(table, snapshot, done, (adapters.now_ms() - started) / 1000)
     if done.has_committed and snapshot is not None:
-        with telling(edges.lineage(), "tables", context.log.warning) as tell:
-            tell(_lineage(topic, snapshot, facts["keys"], context.run.run_id, started, edges))
-    edges.watch_step("reported_latest", topic=topic.name, ranges=done.ranges)
+        with telling(adapters.lineage(), "tables", context.log.warning) as tell:
+            tell(_lineage(topic, snapshot, facts["keys"], context.run.run_id, started, adapters))
+    adapters.watch_step("reported_latest", topic=topic.name, ranges=done.ranges)
     return facts
 
 
-def _lineage(topic: Topic, snapshot: LatestSnapshot, keys: int, run_id: str, began_ms: int, edges: Edges) -> Derived:
+def _lineage(topic: Topic, snapshot: LatestSnapshot, keys: int, run_id: str, began_ms: int, adapters: Adapters) -> Derived:
     """Return what OpenLineage is told of an update: from the decoded table, at the version that went in, to its latest."""
-    url, decoded = edges.lake.store.url, edges.decodings.read_ranges(topic.name).table
+    url, decoded = adapters.lake.store.url, adapters.decodings.read_ranges(topic.name).table
     return Derived(
         job=topic.upserting.job,
         run_id=run_id,
@@ -82,7 +84,7 @@ def _lineage(topic: Topic, snapshot: LatestSnapshot, keys: int, run_id: str, beg
         written=keys,
         columns={column.name: str(column.type) for column in snapshot.schema},
         began_ms=began_ms,
-        ended_ms=edges.now_ms(),
+        ended_ms=adapters.now_ms(),
     )
 
 
@@ -110,8 +112,8 @@ COMPARED_EVERY_MS = 3_600_000  # by runs of the pulse, which update tables each 
 def build_latest_check(topic: Topic, config: Latest) -> dg.AssetChecksDefinition:
     """Build the check of a topic's latest table."""
 
-    def ask(topic: Topic, edges: Edges, context: dg.AssetCheckExecutionContext) -> Finding:
-        return check_share(topic.name, config, share_of(context.run.run_id), edges.latest_tools())
+    def ask(topic: Topic, adapters: Adapters, context: dg.AssetCheckExecutionContext) -> Finding:
+        return check_share(topic.name, config, share_of(context.run.run_id), adapters.latest_tools())
 
     text = f"One key in {SHARES}, drawn by the run's id, has the record that a full recomputation gives."
     return build_check(topic, dg.AssetCheckKey(topic.latest_key, RECOMPUTED), ask, text)

@@ -22,7 +22,7 @@ from ...core.landing.verdicts import Outcome, Verdict, violations_by_range
 from ...core.log.latency import file_facts
 from ...landing.landed_files import rows_path
 from ...landing.landing import land
-from ...resources import Edges
+from ...resources import Adapters
 from ...topics import LAND_PENDING, Topic, op_name
 from ..runs.moments import telling_pace
 from ..runs.siblings import end_siblings, read_landed_by, read_siblings
@@ -63,9 +63,12 @@ def build_raw_asset(topic: Topic, lake: str) -> dg.AssetsDefinition:
         pool=topic.landing.pool,
     )
     def raw(
-        context: dg.AssetExecutionContext, config: LandConfig, edges: dg.ResourceParam[Edges], pyspark: LazyPySparkResource
+        context: dg.AssetExecutionContext,
+        config: LandConfig,
+        adapters: dg.ResourceParam[Adapters],
+        pyspark: LazyPySparkResource,
     ) -> Iterator[dg.MaterializeResult[Any]]:
-        with run_of(context, topic.landing, edges):
+        with run_of(context, topic.landing, adapters):
             landed_by = read_landed_by(context.instance, context.run)
             if landed_by is not None:
                 context.log.info("step=left run=%s of the same backfill has landed every range of this one", landed_by)
@@ -73,32 +76,32 @@ def build_raw_asset(topic: Topic, lake: str) -> dg.AssetsDefinition:
             keys = selected_keys(context, topic.name)
             room = RANGES_PER_RUN - len(keys)
             siblings = read_siblings(
-                context.instance, context.run, topic, lambda: edges.lake.read_plan_log(topic.name).ranges, room
+                context.instance, context.run, topic, lambda: adapters.lake.read_plan_log(topic.name).ranges, room
             )
             shared = [offsets.key for ranges in siblings.values() for offsets in ranges]
             attempt = new_attempt(context, config.on_change)
-            tools = edges.tools(topic, pyspark, step_logger(context))
+            tools = adapters.tools(topic, pyspark, step_logger(context))
             failures: list[Verdict] = []
             tell_pace = partial(context.log.info, "step=progress %s")
             with (
-                trying(context.instance, topic.landing, {*keys, *shared}, context.run.run_id, edges.now_ms) as done,
-                landed_lineage(topic, edges, context.log.warning) as tell,
+                trying(context.instance, topic.landing, {*keys, *shared}, context.run.run_id, adapters.now_ms) as done,
+                landed_lineage(topic, adapters, context.log.warning) as tell,
                 _telling_of(failures, topic, context),
             ):
                 verdicts = land(topic.name, [*keys, *shared] if keys else [], attempt, tools)
-                for verdict in telling_pace(verdicts, len({*keys, *shared}), edges.now_ms, tell_pace):
+                for verdict in telling_pace(verdicts, len({*keys, *shared}), adapters.now_ms, tell_pace):
                     if verdict.outcome is Outcome.FAILED:
                         failures.append(verdict)
-                        edges.watch_step("failed", key=verdict.offsets.key)
+                        adapters.watch_step("failed", key=verdict.offsets.key)
                         continue
-                    edges.watch_step("landed", key=verdict.offsets.key)
-                    yield from tell_range(context, materialization(topic, verdict, edges))
-                    edges.watch_step("reported", key=verdict.offsets.key)
+                    adapters.watch_step("landed", key=verdict.offsets.key)
+                    yield from tell_range(context, materialization(topic, verdict, adapters))
+                    adapters.watch_step("reported", key=verdict.offsets.key)
                     done.add(verdict.offsets.key)
                     tell(verdict)
             # a run without a partition key has no output, so Dagster skips the checks that come after it
             if not context.has_partition_key:
-                for evaluation in check_quickly(topic, edges, read_tries(context.instance, topic.landing).in_progress):
+                for evaluation in check_quickly(topic, adapters, read_tries(context.instance, topic.landing).in_progress):
                     context.log_event(evaluation)
             end_siblings(context.instance, context.run, siblings, {verdict.offsets for verdict in failures})
             _check_landed(topic, set(keys), failures)
@@ -134,10 +137,10 @@ def _check_landed(topic: Topic, keys: AbstractSet[str], failures: Sequence[Verdi
 
 
 @contextmanager
-def landed_lineage(topic: Topic, edges: Edges, warn: Callable[[str], None]) -> Iterator[Callable[[Verdict], None]]:
+def landed_lineage(topic: Topic, adapters: Adapters, warn: Callable[[str], None]) -> Iterator[Callable[[Verdict], None]]:
     """Yield a function that tells OpenLineage of a newly landed range, where a receiver is configured; `warn` if it cannot."""
-    data_url, source = edges.lake.store.url(f"data/{topic.name}"), edges.bootstrap_servers(topic).partition(",")[0]
-    with telling(edges.lineage(), "ranges", warn) as tell:
+    data_url, source = adapters.lake.store.url(f"data/{topic.name}"), adapters.bootstrap_servers(topic).partition(",")[0]
+    with telling(adapters.lineage(), "ranges", warn) as tell:
 
         def tell_landed(verdict: Verdict) -> None:
             if verdict.manifest is not None and verdict.outcome in NEWLY_LANDED:
@@ -146,7 +149,7 @@ def landed_lineage(topic: Topic, edges: Edges, warn: Callable[[str], None]) -> I
         yield tell_landed
 
 
-def materialization(topic: Topic, verdict: Verdict, edges: Edges) -> dg.AssetMaterialization:
+def materialization(topic: Topic, verdict: Verdict, adapters: Adapters) -> dg.AssetMaterialization:
     """Return the event of one landed range, with the facts that the UI shows: from its manifest, and how this run found it.
 
     Its data version is the file's digest.
@@ -176,7 +179,7 @@ def materialization(topic: Topic, verdict: Verdict, edges: Edges) -> dg.AssetMat
         "landed_at": dg.MetadataValue.timestamp(provenance.landed_at_ms / 1000),
     }
     if file is not None:
-        metadata["file"] = dg.MetadataValue.path(edges.lake.store.url(rows_path(manifest, edges.lake)))
+        metadata["file"] = dg.MetadataValue.path(adapters.lake.store.url(rows_path(manifest, adapters.lake)))
         for name, moment_ms in (("min_timestamp", file.min_timestamp_ms), ("max_timestamp", file.max_timestamp_ms)):
             if moment_ms is not None:
                 metadata[name] = dg.MetadataValue.timestamp(moment_ms / 1000)

@@ -26,7 +26,7 @@ from ...core.errors import BrokerUnavailable, Refused, UnknownTopic, Violation
 from ...core.landing.picture import CAUSES, UNDECODED, Line, LinkLook, Picture, draw_picture
 from ...core.log.holes import Cause
 from ...core.log.losses import all_losses
-from ...resources import Edges
+from ...resources import Adapters
 from ...topics import Topic
 from ..runs.moments import time_text
 from ..runs.tries import read_tries
@@ -122,19 +122,19 @@ def summary(picture: Picture) -> str:
     return f"```text\n{drawn}\n```\n\n{legend()}\n\n{table}"
 
 
-def read_picture(topic: Topic, edges: Edges, instance: dg.DagsterInstance) -> tuple[Picture, str]:
+def read_picture(topic: Topic, adapters: Adapters, instance: dg.DagsterInstance) -> tuple[Picture, str]:
     """Read the picture of a topic, and a remark on what could not be read; empty where all could."""
-    coverage = edges.lake.coverage(topic.name)
+    coverage = adapters.lake.coverage(topic.name)
     remark = ""
     try:
-        marks = edges.kafka(topic).read_watermarks(topic.name, topic.policy.isolation_level)
+        marks = adapters.kafka(topic).read_watermarks(topic.name, topic.policy.isolation_level)
     except (BrokerUnavailable, UnknownTopic) as error:
         marks, remark = {}, f"From the lake alone: {error}"
     tried = read_tries(instance, topic.landing).tried
     decodings = None
     if topic.decode is not None:
         try:
-            decodings = edges.decodings.read(topic.name)
+            decodings = adapters.decodings.read(topic.name)
         except Violation as error:
             remark = f"{remark} What is decoded cannot be read: {error}".strip()
     return draw_picture(coverage, tried, marks, all_losses(coverage, marks), decodings=decodings), remark

@@ -20,7 +20,7 @@ from dagster_pyspark import LazyPySparkResource
 from ...core.advice import counted
 from ...core.errors import OffsetlakeError, TopicsFailed, as_ours
 from ...core.landing.dispatch import Tried, lane_of
-from ...resources import Edges
+from ...resources import Adapters
 from ...topics import DID, DID_TAG, LAND_PENDING, LANE_TAG, Duty, Topic
 from ..home.daemons import running_since
 from ..home.dead_runs import end_dead_runs
@@ -81,8 +81,8 @@ def build_pulse(topics: Sequence[Topic], files: TopicFiles | None = None) -> dg.
         return dg.Definitions()
 
     @dg.op(name=LAND_AND_DERIVE)
-    def land_op(context: dg.OpExecutionContext, edges: dg.ResourceParam[Edges], pyspark: LazyPySparkResource) -> None:
-        land_and_derive(topics, context, edges, pyspark)
+    def land_op(context: dg.OpExecutionContext, adapters: dg.ResourceParam[Adapters], pyspark: LazyPySparkResource) -> None:
+        land_and_derive(topics, context, adapters, pyspark)
 
     @dg.job(
         name=LAND_PENDING,
@@ -103,38 +103,40 @@ def build_pulse(topics: Sequence[Topic], files: TopicFiles | None = None) -> dg.
         default_status=dg.DefaultSensorStatus.RUNNING,
         description="Plans new offset ranges of all topics, and asks for the run that lands what is pending of them.",
     )
-    def pulse(context: dg.SensorEvaluationContext, edges: dg.ResourceParam[Edges]) -> dg.SensorResult:
-        turn, now = edges.tick_turn, time.monotonic()
+    def pulse(context: dg.SensorEvaluationContext, adapters: dg.ResourceParam[Adapters]) -> dg.SensorResult:
+        turn, now = adapters.tick_turn, time.monotonic()
         if not turn.acquire(blocking=False):  # a tick that Dagster has given up still has it
-            if now - edges.tick_began < HUNG_SECONDS:
-                reason = f"the tick before is at work for {duration_text(now - edges.tick_began)}: this machine is busy"
+            if now - adapters.tick_began < HUNG_SECONDS:
+                reason = f"the tick before is at work for {duration_text(now - adapters.tick_began)}: this machine is busy"
                 return dg.SensorResult(skip_reason=reason)
-            edges.tick_turn = turn = Lock()
+            adapters.tick_turn = turn = Lock()
             turn.acquire()
-        edges.tick_began = now
+        adapters.tick_began = now
         try:
-            return _tick(topics, discovery, context, edges)
+            return _tick(topics, discovery, context, adapters)
         finally:
             turn.release()
 
     return dg.Definitions(jobs=[land_pending, comparison], sensors=[pulse])
 
 
-def _tick(topics: Sequence[Topic], discovery: Discovery, context: dg.SensorEvaluationContext, edges: Edges) -> dg.SensorResult:
+def _tick(
+    topics: Sequence[Topic], discovery: Discovery, context: dg.SensorEvaluationContext, adapters: Adapters
+) -> dg.SensorResult:
     """Plan all topics, and ask for the runs that are due; raise `TopicsFailed` where none is, and some could not be planned."""
     origin = context.code_location_origin
     location = origin.location_name if origin is not None else ""
-    end_dead_runs(context.instance, edges.now_ms())
+    end_dead_runs(context.instance, adapters.now_ms())
     with ThreadPoolExecutor(1) as beside:  # either may wait for a cluster that hangs
-        looking = beside.submit(discovery.look, origin, context.instance, edges)
-        ticks = tick_topics([*topics, *discovery.topics], context.instance, edges)
+        looking = beside.submit(discovery.look, origin, context.instance, adapters)
+        ticks = tick_topics([*topics, *discovery.topics], context.instance, adapters)
     looking.result()
     failures = [f"{each.topic.name}: {each.error}" for each in ticks if each.error is not None]
     failures += discovery.failures
-    requests, postponed = find_runs(ticks, location, context.instance, edges)
-    edges.watch_step("tick_requested", runs=len(requests))
+    requests, postponed = find_runs(ticks, location, context.instance, adapters)
+    adapters.watch_step("tick_requested", runs=len(requests))
     own = {LOCATION_TAG: location}
-    if is_comparison_due(topics, own, context.instance, edges):
+    if is_comparison_due(topics, own, context.instance, adapters):
         requests.append(dg.RunRequest(job_name=COMPARE, tags={**own, MAX_RETRIES_TAG: "0"}))
     if requests:
         for failure in failures:  # of what is planned nothing is logged: Dagster keeps a file for each tick that logs
@@ -149,18 +151,18 @@ def _tick(topics: Sequence[Topic], discovery: Discovery, context: dg.SensorEvalu
 
 
 def find_runs(
-    ticks: Sequence[TopicTick], location: str, instance: dg.DagsterInstance, edges: Edges
+    ticks: Sequence[TopicTick], location: str, instance: dg.DagsterInstance, adapters: Adapters
 ) -> tuple[list[dg.RunRequest], list[str]]:
     """Find the runs to ask for now, at most one per lane; return also why others are postponed, and what is slow, in words."""
-    lanes, requests, postponed = edges.settings.lanes, list[dg.RunRequest](), list[str]()
-    slow = read_slow(instance, (each.topic for each in ticks), edges.now_ms()) if lanes > 1 else set[Duty]()
+    lanes, requests, postponed = adapters.settings.lanes, list[dg.RunRequest](), list[str]()
+    slow = read_slow(instance, (each.topic for each in ticks), adapters.now_ms()) if lanes > 1 else set[Duty]()
     if slow:
         names = ", ".join(sorted(duty.asset_key.to_user_string() for duty in slow))
         postponed.append(f"slow, so apart for ten minutes, or until a job of its own is quick: {names}")
     due = (lane_of(each.topic.name, lanes, each.failures, is_slow=is_slow(each.topic, slow)) for each in ticks if each.is_due)
     for lane in sorted(set(due)):
         tags = {LOCATION_TAG: location, **({LANE_TAG: lane} if lanes > 1 else {})}
-        why = find_postponed(instance, tags, edges.now_ms())
+        why = find_postponed(instance, tags, adapters.now_ms())
         if why:
             postponed.append(f"lane {lane}: {why}" if lanes > 1 else why)
         elif not is_active(instance, tags):
@@ -204,12 +206,12 @@ def find_postponed(instance: dg.DagsterInstance, tags: Mapping[str, str], now_ms
     )
 
 
-def tick_topics(topics: Sequence[Topic], instance: dg.DagsterInstance, edges: Edges) -> list[TopicTick]:
+def tick_topics(topics: Sequence[Topic], instance: dg.DagsterInstance, adapters: Adapters) -> list[TopicTick]:
     """Tick each topic; a broker that does not answer for one keeps no derived table and no other topic waiting.
 
     Both in planning and in derived tables, the topics come first whose last turn was longest ago.
     """
-    known = read_known(instance, topics, edges.now_ms())
+    known = read_known(instance, topics, adapters.now_ms())
     open_pools(instance, [duty.pool for topic in topics for duty in topic.duties])
 
     def takes_turn(last: dict[str, float], topic: Topic, first: Topic, seconds: float) -> bool:
@@ -220,18 +222,18 @@ def tick_topics(topics: Sequence[Topic], instance: dg.DagsterInstance, edges: Ed
         return True
 
     def tick(topic: Topic) -> Tick | OffsetlakeError | None:
-        has_turn = takes_turn(edges.planned_at, topic, to_plan[0], PLAN_SECONDS)
-        return run_tick(topic, instance, edges, known) if has_turn else None
+        has_turn = takes_turn(adapters.planned_at, topic, to_plan[0], PLAN_SECONDS)
+        return run_tick(topic, instance, adapters, known) if has_turn else None
 
     to_plan, to_derive = (
-        sorted(topics, key=lambda each: last.get(each.name, 0.0)) for last in (edges.planned_at, edges.derived_at)
+        sorted(topics, key=lambda each: last.get(each.name, 0.0)) for last in (adapters.planned_at, adapters.derived_at)
     )
     names = [each.name for each in to_plan]
-    landings = dict(zip(names, visit_topics(to_plan, edges, tick, lambda _, error: error), strict=True))
+    landings = dict(zip(names, visit_topics(to_plan, adapters, tick, lambda _, error: error), strict=True))
     ticks = {}
     for topic in to_derive:
-        has_turn = takes_turn(edges.derived_at, topic, to_derive[0], LOOK_SECONDS)
-        ticks[topic.name] = _tick_derived(topic, landings[topic.name], instance, edges, known, is_late=not has_turn)
+        has_turn = takes_turn(adapters.derived_at, topic, to_derive[0], LOOK_SECONDS)
+        ticks[topic.name] = _tick_derived(topic, landings[topic.name], instance, adapters, known, is_late=not has_turn)
     return [ticks[topic.name] for topic in topics]
 
 
@@ -239,7 +241,7 @@ def _tick_derived(
     topic: Topic,
     landed: Tick | OffsetlakeError | None,
     instance: dg.DagsterInstance,
-    edges: Edges,
+    adapters: Adapters,
     known: Known,
     *,
     is_late: bool,
@@ -249,9 +251,9 @@ def _tick_derived(
     derived = list[DerivedTick]()
     try:
         if topic.decode is not None and not is_late:
-            derived.append(run_derive_tick(topic, instance, edges, known))
+            derived.append(run_derive_tick(topic, instance, adapters, known))
         if topic.latest is not None and not is_late:
-            derived.append(run_latest_tick(topic, topic.latest, instance, edges, known))
+            derived.append(run_latest_tick(topic, topic.latest, instance, adapters, known))
     except Exception as broken:  # noqa: BLE001 (told by its type: another topic is not to pay for it)
         error = error or as_ours(broken, f"topic {topic.name}")
     return TopicTick(topic, landing, derived, error, failures_of(topic, known.tries), is_late or landed is None)

@@ -25,7 +25,7 @@ from ...core.offsets import OffsetRange, TopicRange
 from ...core.tables.decoding import Decided, Decoding
 from ...landing.attempt import Tools
 from ...landing.landing import land_topics
-from ...resources import Edges
+from ...resources import Adapters
 from ...tables.decoding import decode
 from ...topics import BEGAN, DID, DID_TAG, LAND_PENDING, LANE_TAG, Duty, Topic
 from ..assets.checks import check_quickly, evaluation_of
@@ -50,14 +50,14 @@ DERIVE_SECONDS = 60  # after which no more is decoded
 
 
 def land_and_derive(
-    topics: Sequence[Topic], context: dg.OpExecutionContext, edges: Edges, pyspark: LazyPySparkResource
+    topics: Sequence[Topic], context: dg.OpExecutionContext, adapters: Adapters, pyspark: LazyPySparkResource
 ) -> None:
     """Land what is pending of these topics, then decode what is landed and update latest tables; bounded in ranges and seconds.
 
     Raises `RangesFailed` in the end, with what failed.
     """
-    with at_work(context, edges):
-        run = _PulseRun({topic.name: topic for topic in topics}, context, edges, pyspark, context.run.tags.get(LANE_TAG))
+    with at_work(context, adapters):
+        run = _PulseRun({topic.name: topic for topic in topics}, context, adapters, pyspark, context.run.tags.get(LANE_TAG))
         run.land()
         run.check()
         run.decode()
@@ -82,7 +82,7 @@ class _PulseRun:
 
     topics: dict[str, Topic]
     context: dg.OpExecutionContext
-    edges: Edges
+    adapters: Adapters
     pyspark: LazyPySparkResource
     lane: str | None = None  # none has all topics
     landed: Counter[str] = field(default_factory=Counter)
@@ -102,7 +102,7 @@ class _PulseRun:
 
     def __post_init__(self) -> None:
         if self.lane is not None:
-            self.slow = read_slow(self.context.instance, self.topics.values(), self.edges.now_ms())
+            self.slow = read_slow(self.context.instance, self.topics.values(), self.adapters.now_ms())
 
     def land(self) -> None:
         """Land batches, fairly over topics, until nothing is due, or the run has had its share."""
@@ -126,12 +126,12 @@ class _PulseRun:
         most = min(RANGES_AT_ONCE, max(1, int(self.most_ranges)))
         if self.lane == APART:  # of a job that topics share, nobody could say which is slow
             due, most = dict(islice(due.items(), 1)), min(most, RANGES_APART)
-        batch = take_turns(due, min(self.left, most), self.most_offsets, self.edges.settings.tasks_at_once)
+        batch = take_turns(due, min(self.left, most), self.most_offsets, self.adapters.settings.tasks_at_once)
         if not batch:
             return False
-        began_ms, taken = self.edges.now_ms(), [TopicRange(name, each) for name, ranges in batch.items() for each in ranges]
+        began_ms, taken = self.adapters.now_ms(), [TopicRange(name, each) for name, ranges in batch.items() for each in ranges]
         self._land_batch(batch)
-        seconds = (self.edges.now_ms() - began_ms) / 1000
+        seconds = (self.adapters.now_ms() - began_ms) / 1000
         self.most_offsets = next_most(sum(len(each.offsets) for each in taken), seconds, JOB_SECONDS, self.most_offsets)
         self.most_ranges = next_most(len(taken), seconds, JOB_SECONDS, self.most_ranges)
         self.left -= len(taken)
@@ -146,7 +146,7 @@ class _PulseRun:
         tries = read_all_tries(self.context.instance, [self.topics[name].landing for name in landed])
         for topic in (self.topics[name] for name in sorted(landed)):
             with self._isolated(topic, self._fail):  # told each time: Dagster shows a check of the last landing only
-                self._report_checks(check_quickly(topic, self.edges, tries[topic.landing].in_progress))
+                self._report_checks(check_quickly(topic, self.adapters, tries[topic.landing].in_progress))
 
     def _find_due(self) -> dict[str, list[OffsetRange]]:
         """Find what to land now: each topic's ranges as policy and tries order them, topics longest without a job first.
@@ -161,8 +161,8 @@ class _PulseRun:
             if not self._is_mine(topic, tries):
                 continue
             with self._isolated(topic, self._pass_over):
-                coverage = self.edges.lake.recent(name)
-                due = tries[topic.landing].choose_due(coverage.pending(), self.edges.now_ms())
+                coverage = self.adapters.lake.recent(name)
+                due = tries[topic.landing].choose_due(coverage.pending(), self.adapters.now_ms())
                 planned_ms = {offsets: coverage.log.ranges[offsets].planned_at_ms for offsets in due}
                 due.sort(key=lambda offsets: (planned_ms[offsets], offsets.start))
                 last = tries[topic.landing].find_fatal(planned_ms)
@@ -176,7 +176,7 @@ class _PulseRun:
         return {name: due for name, (*_, due) in sorted(found.items(), key=lambda each: each[1][:2])}
 
     def _land_batch(self, batch: dict[str, list[OffsetRange]]) -> None:
-        context, edges = self.context, self.edges
+        context, adapters = self.context, self.adapters
         log_step = StepSummary(context)
         with ExitStack() as opened:
             opened.callback(log_step.tell)
@@ -186,26 +186,26 @@ class _PulseRun:
             for topic in (self.topics[name] for name in batch):
                 name = topic.name
                 with self._isolated(topic, self._fail):
-                    tools[name] = edges.tools(topic, self.pyspark, partial(self._log_read, log_step))
-                    tell[name] = opened.enter_context(landed_lineage(topic, edges, context.log.warning))
+                    tools[name] = adapters.tools(topic, self.pyspark, partial(self._log_read, log_step))
+                    tell[name] = opened.enter_context(landed_lineage(topic, adapters, context.log.warning))
             self._leave_silent(tools)
             keys_of = {name: [offsets.key for offsets in batch[name]] for name in tools}
             landed = land_topics(keys_of, attempt_of(context.run.run_id), tools) if tools else ()
             total, tell_pace = sum(map(len, keys_of.values())), partial(context.log.info, "step=progress %s")
-            for name, told in telling_pace(landed, total, edges.now_ms, tell_pace):
+            for name, told in telling_pace(landed, total, adapters.now_ms, tell_pace):
                 shown.result()  # a range that is told first would stay shown as in progress
                 if isinstance(told, OffsetlakeError):
                     self._fail(self.topics[name], told)
                     continue
                 if told.outcome is Outcome.FAILED:
                     self.failures += violations_by_range(name, told.offsets, told.violations)
-                    edges.watch_step("failed", key=told.offsets.key)
+                    adapters.watch_step("failed", key=told.offsets.key)
                     if told.is_unread:  # says nothing of other ranges: the next batch need not wait
                         done[self.topics[name].landing].add(ALL)
                     continue
-                edges.watch_step("landed", key=told.offsets.key)
-                context.log_event(materialization(self.topics[name], told, edges))
-                edges.watch_step("reported", key=told.offsets.key)
+                adapters.watch_step("landed", key=told.offsets.key)
+                context.log_event(materialization(self.topics[name], told, adapters))
+                adapters.watch_step("reported", key=told.offsets.key)
                 done[self.topics[name].landing].update((told.offsets.key, ALL))
                 self.landed[name] += 1
                 self.unchecked.add(name)
@@ -246,7 +246,7 @@ class _PulseRun:
 
     def _is_mine(self, topic: Topic, tries: Mapping[Duty, Tries]) -> bool:
         """Return whether a topic belongs to the run's lane now: one that fails leaves it, and the others go on."""
-        lane = lane_of(topic.name, self.edges.settings.lanes, failures_of(topic, tries), is_slow=is_slow(topic, self.slow))
+        lane = lane_of(topic.name, self.adapters.settings.lanes, failures_of(topic, tries), is_slow=is_slow(topic, self.slow))
         return self.lane in {None, lane}
 
     def _log_read(self, log_step: StepSummary, step: str, **fields: Any) -> None:
@@ -262,7 +262,7 @@ class _PulseRun:
         """
         if self.lane is None:
             return
-        instance, now_ms = self.context.instance, self.edges.now_ms()
+        instance, now_ms = self.context.instance, self.adapters.now_ms()
         if seconds > SLOW_SECONDS:
             names = ",".join(sorted(duty.asset_key.to_user_string() for duty in duties))
             self.context.log.warning("step=slow asset=%s seconds=%s", names, round(seconds))
@@ -275,13 +275,13 @@ class _PulseRun:
     def _find_undecoded(self, topics: Sequence[Topic]) -> list[tuple[Topic, list[str]]]:
         """Find what to decode now of each topic; the topic comes first whose last decoding, failed or not, was longest ago."""
         found: list[tuple[int, Topic, list[str]]] = []
-        now_ms = self.edges.now_ms()
+        now_ms = self.adapters.now_ms()
         known = read_known(self.context.instance, topics, now_ms)
         for topic in topics:
             if not self._is_mine(topic, known.tries):
                 continue
             with self._isolated(topic, self._pass_over):
-                undecoded = read_undecoded(topic, self.edges.lake.recent(topic.name), self.edges, known)
+                undecoded = read_undecoded(topic, self.adapters.lake.recent(topic.name), self.adapters, known)
                 tries, retries = undecoded.tries, self.retries.get(topic.name, 1)
                 due = tries.choose_due(undecoded.due, now_ms)
                 if batch := choose_alike(due, undecoded.due, tries.tried, RANGES_AT_ONCE, retries):
@@ -292,52 +292,52 @@ class _PulseRun:
 
     def _decode_batch(self, topic: Topic, keys: Sequence[str]) -> bool:
         """Decode ranges of a topic; return whether any of them was."""
-        context, edges = self.context, self.edges
+        context, adapters = self.context, self.adapters
         assert topic.decode is not None
         made: list[Decoding] = []
-        began_ms = edges.now_ms()
+        began_ms = adapters.now_ms()
         log_step = StepSummary(context)
         with self._taking({topic.decoding: [*keys, ALL]}) as (taken, shown):
             done = taken[topic.decoding]
-            tools = edges.decode_tools(topic.decode, self.pyspark, log_step)
+            tools = adapters.decode_tools(topic.decode, self.pyspark, log_step)
             for verdict in decode(topic.name, keys, attempt_of(context.run.run_id), tools):
                 shown.result()
                 if verdict.outcome is Decided.FAILED or verdict.decoding is None:
                     self.failures += violations_by_range(topic.name, verdict.offsets, verdict.violations)
                     continue
-                context.log_event(decoded_event(topic, verdict.decoding, verdict.outcome, edges))
-                edges.watch_step("reported_decoded", key=verdict.offsets.key)
+                context.log_event(decoded_event(topic, verdict.decoding, verdict.outcome, adapters))
+                adapters.watch_step("reported_decoded", key=verdict.offsets.key)
                 done.update((verdict.offsets.key, ALL))
                 made += [verdict.decoding] if verdict.outcome in NEWLY_DECODED else []
         log_step.tell()
         self.retries[topic.name] = 2 * len(keys) if done >= {*keys} else 1
-        self._judge([topic.decoding], (edges.now_ms() - began_ms) / 1000)
-        tell_decoded(topic, made, context, began_ms, edges)
-        self._report_checks(check_decodings(topic, edges))
+        self._judge([topic.decoding], (adapters.now_ms() - began_ms) / 1000)
+        tell_decoded(topic, made, context, began_ms, adapters)
+        self._report_checks(check_decodings(topic, adapters))
         return bool(done)
 
     def update(self) -> None:
         """Update the latest table of each topic where that is due."""
-        context, edges = self.context, self.edges
+        context, adapters = self.context, self.adapters
         known, having = None, [topic for topic in self.topics.values() if topic.latest is not None]
         for at, topic in enumerate(having):
-            is_due, known = False, known or read_known(context.instance, having[at:], edges.now_ms())
+            is_due, known = False, known or read_known(context.instance, having[at:], adapters.now_ms())
             if topic.latest is None or not self._is_mine(topic, known.tries):
                 continue
             with self._isolated(topic, self._pass_over):
-                is_due = run_latest_tick(topic, topic.latest, context.instance, edges, known).is_due
+                is_due = run_latest_tick(topic, topic.latest, context.instance, adapters, known).is_due
             if not is_due:
                 continue
             known = None  # the update takes its time
             self._land_next()
             with self._isolated(topic, self._fail):
                 with self._taking({topic.upserting: [UPDATE]}) as (taken, shown):
-                    facts = update_and_tell(topic, attempt_of(context.run.run_id), context, edges)
+                    facts = update_and_tell(topic, attempt_of(context.run.run_id), context, adapters)
                     shown.result()
                     context.log_event(dg.AssetMaterialization(topic.latest_key, metadata=facts))
                     taken[topic.upserting].add(UPDATE)
-                if is_check_due(topic, context.instance, edges.now_ms()):
-                    finding = check_share(topic.name, topic.latest, share_of(context.run.run_id), edges.latest_tools())
+                if is_check_due(topic, context.instance, adapters.now_ms()):
+                    finding = check_share(topic.name, topic.latest, share_of(context.run.run_id), adapters.latest_tools())
                     self._report_checks([evaluation_of(topic.latest_key, finding)])
 
     @contextmanager
@@ -368,7 +368,7 @@ class _PulseRun:
         instance, run_id = self.context.instance, self.context.run.run_id
         self._come_to(BEGAN)
         try:
-            with trying_all(instance, wanted, run_id, self.edges.now_ms) as done, ThreadPoolExecutor(1) as pool:
+            with trying_all(instance, wanted, run_id, self.adapters.now_ms) as done, ThreadPoolExecutor(1) as pool:
                 shown = pool.submit(self._show_in_progress, wanted)
                 yield done, shown
                 shown.result()  # that it could not be shown is an error even where nothing was told
@@ -396,5 +396,5 @@ class _PulseRun:
             self.context.log_event(cast("Any", each))
 
     def _timer(self, seconds: float) -> Callable[[], bool]:
-        began_ms = self.edges.now_ms()
-        return lambda: abs(self.edges.now_ms() - began_ms) < seconds * 1000  # a clock may be set back
+        began_ms = self.adapters.now_ms()
+        return lambda: abs(self.adapters.now_ms() - began_ms) < seconds * 1000  # a clock may be set back

@@ -24,7 +24,7 @@ from ...core.tables.decoding import Decided, Decoding
 from ...core.tables.latest import Latest
 from ...landing.appending import try_append
 from ...landing.mirror import mirror_frontier
-from ...resources import Edges
+from ...resources import Adapters
 from ...tables.latest import Updated, find_due
 from ...topics import Topic
 from ..assets.checks import report_troubles
@@ -77,35 +77,35 @@ class _Compared:
         )
 
 
-def run_tick(topic: Topic, instance: dg.DagsterInstance, edges: Edges, known: Known | None = None) -> Tick:
+def run_tick(topic: Topic, instance: dg.DagsterInstance, adapters: Adapters, known: Known | None = None) -> Tick:
     """Run one tick: put boundaries into the lake, then keys into Dagster; then tell Dagster of what it lacks of landed ranges.
 
     `known` is what Dagster knew a moment ago of topics, this one among them; by default it is read.
     """
-    known = known or read_known(instance, [topic], edges.now_ms())
-    coverage = edges.lake.recent(topic.name)  # raises for a refused log: nothing is planned
-    step = edges.planner(topic, "sensor", may_return=False).commit(coverage)
+    known = known or read_known(instance, [topic], adapters.now_ms())
+    coverage = adapters.lake.recent(topic.name)  # raises for a refused log: nothing is planned
+    step = adapters.planner(topic, "sensor", may_return=False).commit(coverage)
     if step is not None:
-        coverage = edges.lake.recent(topic.name)
-    compared = _Compared(known.database, coverage, 0, known.last_told(topic.asset_key), edges.now_ms())
-    is_told = compared.is_same(edges.compared.get(topic.asset_key))
+        coverage = adapters.lake.recent(topic.name)
+    compared = _Compared(known.database, coverage, 0, known.last_told(topic.asset_key), adapters.now_ms())
+    is_told = compared.is_same(adapters.compared.get(topic.asset_key))
     registered = 0
     if not is_told:
-        registered = register_keys(instance, topic, coverage, read_whole=lambda: edges.lake.coverage(topic.name))
-    edges.watch_step("keys_registered", topic=topic.name, keys=registered)
+        registered = register_keys(instance, topic, coverage, read_whole=lambda: adapters.lake.coverage(topic.name))
+    adapters.watch_step("keys_registered", topic=topic.name, keys=registered)
 
-    found = read_situation(topic, coverage, edges, known)
-    now_ms = edges.now_ms()
-    stalled = _report_dangers(topic, found, instance, edges, known)
+    found = read_situation(topic, coverage, adapters, known)
+    now_ms = adapters.now_ms()
+    stalled = _report_dangers(topic, found, instance, adapters, known)
     if not is_told:
-        failure, is_told = _tell_landed(topic, coverage, instance, edges, _count_events(known))
+        failure, is_told = _tell_landed(topic, coverage, instance, adapters, _count_events(known))
         stalled = (*stalled, failure) if failure else stalled
         if is_told:
-            edges.compared[topic.asset_key] = compared
+            adapters.compared[topic.asset_key] = compared
     if topic.decode is None and is_told:  # once summed up, only the hourly comparison would tell
-        move_frontier(topic, coverage, edges)
+        move_frontier(topic, coverage, adapters)
     if not found.tries.in_progress:  # else the run that lands moves it
-        failure = _mirror(topic, coverage, edges)
+        failure = _mirror(topic, coverage, adapters)
         stalled = (*stalled, failure) if failure else stalled
     due = known.tries[topic.landing].choose_due(coverage.pending(), now_ms)
     planned = len(step.ranges) if step else 0
@@ -113,15 +113,15 @@ def run_tick(topic: Topic, instance: dg.DagsterInstance, edges: Edges, known: Kn
     return Tick(tuple(due), planned, len(coverage.pending()), stalled, late, waiting)
 
 
-def move_frontier(topic: Topic, coverage: Coverage, edges: Edges, waiting: Collection[OffsetRange] = ()) -> None:
+def move_frontier(topic: Topic, coverage: Coverage, adapters: Adapters, waiting: Collection[OffsetRange] = ()) -> None:
     """Sum up what is settled, where that is due; where it cannot be written, ticks go on, and read more."""
     longest_ms = int(LONGEST_RUN_SECONDS * 1000)
     try:
         is_fenced = topic.delivery is not Delivery.AT_LEAST_ONCE  # else each run takes the documents away
-        if is_fenced and coverage.log.steps and edges.lake.move_frontier(coverage, edges.now_ms(), longest_ms, waiting):
-            edges.watch_step("frontier", topic=coverage.log.topic, seq=coverage.log.state.seq)
+        if is_fenced and coverage.log.steps and adapters.lake.move_frontier(coverage, adapters.now_ms(), longest_ms, waiting):
+            adapters.watch_step("frontier", topic=coverage.log.topic, seq=coverage.log.state.seq)
     except LakeUnavailable as error:
-        edges.watch_step("frontier_failed", topic=coverage.log.topic, reason=str(error))
+        adapters.watch_step("frontier_failed", topic=coverage.log.topic, reason=str(error))
 
 
 def _count_events(known: Known) -> int:
@@ -130,7 +130,7 @@ def _count_events(known: Known) -> int:
 
 
 def _tell_landed(
-    topic: Topic, coverage: Coverage, instance: dg.DagsterInstance, edges: Edges, most: int
+    topic: Topic, coverage: Coverage, instance: dg.DagsterInstance, adapters: Adapters, most: int
 ) -> tuple[str | None, bool]:
     """Tell Dagster of landed ranges that a crash left untold, `most` at most; append to the raw table what that lacks.
 
@@ -141,52 +141,52 @@ def _tell_landed(
         instance, topic, topic.asset_key, coverage, lambda each: each not in in_progress and coverage.is_landed(each)
     )
     for offsets in unseen[:most]:
-        instance.report_runless_asset_event(landed_event(topic, offsets, coverage, edges))
+        instance.report_runless_asset_event(landed_event(topic, offsets, coverage, adapters))
     failure = None
-    if edges.settings.has_raw_table and not in_progress:  # else the runs at work append
-        failure = try_append(topic.name, edges.lake, edges.now_ms, on_step=edges.watch_step)
+    if adapters.settings.has_raw_table and not in_progress:  # else the runs at work append
+        failure = try_append(topic.name, adapters.lake, adapters.now_ms, on_step=adapters.watch_step)
     return failure, not (unseen or in_progress or failure)
 
 
-def _mirror(topic: Topic, coverage: Coverage, edges: Edges) -> str | None:
+def _mirror(topic: Topic, coverage: Coverage, adapters: Adapters) -> str | None:
     """Move the consumer group to what is landed, where that is news or a minute is over; return why it failed.
 
     Again each minute: a run that dies while it moves the group may leave it where it was before.
     """
-    told, told_ms = edges.mirrored.get(topic.name, (None, 0))
-    if told is coverage and abs(edges.now_ms() - told_ms) < MIRROR_SECONDS * 1000:
+    told, told_ms = adapters.mirrored.get(topic.name, (None, 0))
+    if told is coverage and abs(adapters.now_ms() - told_ms) < MIRROR_SECONDS * 1000:
         return None
     try:
-        mirror_frontier(topic.name, topic.group, edges.lake, edges.kafka(topic))
+        mirror_frontier(topic.name, topic.group, adapters.lake, adapters.kafka(topic))
     except OffsetlakeError as error:
-        edges.watch_step("mirror_failed", topic=topic.name, reason=str(error))
+        adapters.watch_step("mirror_failed", topic=topic.name, reason=str(error))
         return str(error)
-    edges.mirrored[topic.name] = coverage, edges.now_ms()
+    adapters.mirrored[topic.name] = coverage, adapters.now_ms()
     return None
 
 
 def _report_dangers(
-    topic: Topic, found: Situation, instance: dg.DagsterInstance, edges: Edges, known: Known
+    topic: Topic, found: Situation, instance: dg.DagsterInstance, adapters: Adapters, known: Known
 ) -> tuple[str, ...]:
     """Report to Dagster the lag, what is lost or may soon be, and what is stalled, each where it is news.
 
     Return texts on what is stalled.
     """
-    ledger, now_ms = found.losses(), edges.now_ms()
+    ledger, now_ms = found.losses(), adapters.now_ms()
     report_losses(instance, topic, ledger, find_skips(found.coverage), known.last(topic.losses_key))
     since = [each.timestamp_ms for each in found.endangered if each.timestamp_ms is not None]
     waiting_seconds = max(0.0, (now_ms - min(since, default=now_ms)) / 1000)
-    of, told = edges.told_lag.get(topic.name, (None, None))
+    of, told = adapters.told_lag.get(topic.name, (None, None))
     if of != known.database:
         told = read_told_lag(instance, topic)
     told = report_lag(instance, topic, find_lag(found.coverage, found.marks), waiting_seconds, now_ms, told)
-    edges.told_lag[topic.name] = known.database, told
+    adapters.told_lag[topic.name] = known.database, told
     return report_troubles(topic, found, ledger, instance, now_ms, known).violations
 
 
-def landed_event(topic: Topic, offsets: OffsetRange, coverage: Coverage, edges: Edges) -> dg.AssetMaterialization:
+def landed_event(topic: Topic, offsets: OffsetRange, coverage: Coverage, adapters: Adapters) -> dg.AssetMaterialization:
     """Return the event of a range that the lake has landed, told to Dagster outside of any run."""
-    return materialization(topic, Verdict(offsets, Outcome.ALREADY_LANDED, coverage.manifests[offsets]), edges)
+    return materialization(topic, Verdict(offsets, Outcome.ALREADY_LANDED, coverage.manifests[offsets]), adapters)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,13 +198,13 @@ class DerivedTick:
     due: tuple[OffsetRange, ...] = ()
 
 
-def run_derive_tick(topic: Topic, instance: dg.DagsterInstance, edges: Edges, known: Known) -> DerivedTick:
+def run_derive_tick(topic: Topic, instance: dg.DagsterInstance, adapters: Adapters, known: Known) -> DerivedTick:
     """Run one tick of the decoded table, which tells Dagster of what a crash left untold."""
-    coverage = edges.lake.recent(topic.name)
-    found = read_undecoded(topic, coverage, edges, known)
-    version, now_ms = found.decoded.table.version, edges.now_ms()
+    coverage = adapters.lake.recent(topic.name)
+    found = read_undecoded(topic, coverage, adapters, known)
+    version, now_ms = found.decoded.table.version, adapters.now_ms()
     compared = _Compared(known.database, coverage, version, known.last_told(topic.decoded_key), now_ms)
-    is_told = compared.is_same(edges.compared.get(topic.decoded_key))
+    is_told = compared.is_same(adapters.compared.get(topic.decoded_key))
     if not is_told or topic.days is not None:
         in_progress = read_tries(instance, topic.decoding).in_progress.keys()  # after the table, as above
         if not is_told:
@@ -212,44 +212,46 @@ def run_derive_tick(topic: Topic, instance: dg.DagsterInstance, edges: Edges, kn
             untold = decoded.keys() - in_progress
             unseen = find_unseen(instance, topic, topic.decoded_key, coverage, lambda each: each in untold)
             for offsets in unseen[: _count_events(known)]:
-                report_decoded(topic, decoded[offsets], edges, instance)
+                report_decoded(topic, decoded[offsets], adapters, instance)
             is_told = not unseen and not in_progress
             if is_told:
-                edges.compared[topic.decoded_key] = compared
+                adapters.compared[topic.decoded_key] = compared
         if not in_progress:  # a run that decodes tells of its days
-            report_days(topic, instance, edges)
-    landed = edges.compared.get(topic.asset_key)
+            report_days(topic, instance, adapters)
+    landed = adapters.compared.get(topic.asset_key)
     if is_told and landed is not None and landed.database == known.database and landed.coverage is coverage:
-        move_frontier(topic, coverage, edges, found.due)
+        move_frontier(topic, coverage, adapters, found.due)
     due = found.tries.choose_due(found.due, now_ms)
     return DerivedTick(bool(due), found.text(now_ms), tuple(due))
 
 
-def is_backlog(decoded: DecodedRanges, edges: Edges, last_ended_ms: int) -> bool:
+def is_backlog(decoded: DecodedRanges, adapters: Adapters, last_ended_ms: int) -> bool:
     """Return whether an update from decoded ranges had better wait: more are to be decoded, and the last update is recent.
 
     Else each batch of a backlog would rewrite the same files. It never waits for longer than `BACKLOG_SECONDS`.
     """
     since_ms = last_ended_ms or decoded.sums.first_decoded_ms or 0
-    if abs(edges.now_ms() - since_ms) >= BACKLOG_SECONDS * 1000:  # also where a clock was set back
+    if abs(adapters.now_ms() - since_ms) >= BACKLOG_SECONDS * 1000:  # also where a clock was set back
         return False
-    return bool(decoded.find_due(edges.lake.recent(decoded.topic)))
+    return bool(decoded.find_due(adapters.lake.recent(decoded.topic)))
 
 
-def report_decoded(topic: Topic, decoding: Decoding, edges: Edges, instance: dg.DagsterInstance) -> None:
+def report_decoded(topic: Topic, decoding: Decoding, adapters: Adapters, instance: dg.DagsterInstance) -> None:
     """Tell Dagster outside of any run that a range is decoded."""
-    instance.report_runless_asset_event(decoded_event(topic, decoding, Decided.ALREADY_DECODED, edges))
+    instance.report_runless_asset_event(decoded_event(topic, decoding, Decided.ALREADY_DECODED, adapters))
 
 
-def run_latest_tick(topic: Topic, config: Latest, instance: dg.DagsterInstance, edges: Edges, known: Known) -> DerivedTick:
+def run_latest_tick(
+    topic: Topic, config: Latest, instance: dg.DagsterInstance, adapters: Adapters, known: Known
+) -> DerivedTick:
     """Run one tick of the latest table, which waits during an update, after a recent failure, and for a decoding backlog."""
-    due = find_due(topic.name, config, edges.decodings)
-    tries, now_ms = known.tries[topic.upserting], edges.now_ms()
+    due = find_due(topic.name, config, adapters.decodings)
+    tries, now_ms = known.tries[topic.upserting], adapters.now_ms()
     tried, is_in_progress = tries.of(UPDATE), tries.is_in_progress(UPDATE)
-    is_early = is_backlog(due.decoded, edges, tried.last_ended_ms)
+    is_early = is_backlog(due.decoded, adapters, tried.last_ended_ms)
     ranges = due.waiting
     if due.snapshot is not None and not is_in_progress:
-        _tell_latest(topic, due.snapshot, instance, edges, known)
+        _tell_latest(topic, due.snapshot, instance, adapters, known)
     if not due.has_work:
         return DerivedTick()
     postponed = BACKLOG_FIRST if is_early else backing_off_text([tried], now_ms)
@@ -259,10 +261,12 @@ def run_latest_tick(topic: Topic, config: Latest, instance: dg.DagsterInstance, 
     return DerivedTick(not is_in_progress and postponed is None, waiting)
 
 
-def _tell_latest(topic: Topic, snapshot: LatestSnapshot, instance: dg.DagsterInstance, edges: Edges, known: Known) -> None:
+def _tell_latest(
+    topic: Topic, snapshot: LatestSnapshot, instance: dg.DagsterInstance, adapters: Adapters, known: Known
+) -> None:
     """Tell Dagster of a version of the latest table that it was not told of: a crash, or a lost database, took the event."""
     event = known.last(topic.latest_key)
     told = event.asset_materialization.metadata.get("table_version") if event and event.asset_materialization else None
     if told is None or told.value != snapshot.version:
-        facts = latest_metadata(LatestTable(edges.lake, topic.name), snapshot, Updated(), 0.0)
+        facts = latest_metadata(LatestTable(adapters.lake, topic.name), snapshot, Updated(), 0.0)
         instance.report_runless_asset_event(dg.AssetMaterialization(topic.latest_key, metadata=facts))

@@ -19,7 +19,7 @@ import dagster as dg
 from dagster._core.remote_origin import CodeLocationOrigin, GrpcServerCodeLocationOrigin
 
 from ...core.errors import NOTE, BrokerUnavailable, OffsetlakeError, as_ours, first_line
-from ...resources import Edges
+from ...resources import Adapters
 from ...topics import Topic
 from ..runs.visiting import note_silence, refuse_silent
 from ..topic_set import PatternFile, TopicFiles, file_of, read_stamps
@@ -49,16 +49,16 @@ class Discovery:
         if self.files is not None:
             self._stamps = read_stamps(self.files.tree.defs_module_path)
 
-    def look(self, origin: CodeLocationOrigin | None, instance: dg.DagsterInstance, edges: Edges) -> None:
+    def look(self, origin: CodeLocationOrigin | None, instance: dg.DagsterInstance, adapters: Adapters) -> None:
         """Look every `DISCOVER_SECONDS` for new topics and edited files; where there are any, have the code server reloaded."""
         now = time.monotonic()
         if self.files is None or (self._looked is not None and now - self._looked < DISCOVER_SECONDS):
             return
         stamps = read_stamps(self.files.tree.defs_module_path)
         self.is_edited = stamps != self._stamps
-        failures = list(plan_new_topics(self.files, edges))
+        failures = list(plan_new_topics(self.files, adapters))
         try:
-            self.topics = tuple(self.files.find_new(edges.lake.planned_topics())) if self.files.patterns else ()
+            self.topics = tuple(self.files.find_new(adapters.lake.planned_topics())) if self.files.patterns else ()
         except OffsetlakeError as error:
             failures.append(str(error))
         self._looked, self.failures = time.monotonic(), tuple(failures)
@@ -91,12 +91,12 @@ class Discovery:
         return f"shown once loaded ({why}): {' and '.join(said)}"
 
 
-def plan_new_topics(files: TopicFiles, edges: Edges) -> Iterator[str]:
+def plan_new_topics(files: TopicFiles, adapters: Adapters) -> Iterator[str]:
     """Write the first plan step of each topic that matches a pattern and has none; yield a text on each topic that fails."""
 
     def plan(file: PatternFile) -> list[str]:
         try:
-            return list(_plan_new_topics(file, files, edges))
+            return list(_plan_new_topics(file, files, adapters))
         except Exception as error:  # noqa: BLE001 (told by its type: the topics there are go on)
             name = f"topics {file.pattern} of {file_of(file.folder)}"
             return [f"{name}: {as_ours(error, name)}"]
@@ -106,14 +106,14 @@ def plan_new_topics(files: TopicFiles, edges: Edges) -> Iterator[str]:
             yield from failures
 
 
-def _plan_new_topics(file: PatternFile, files: TopicFiles, edges: Edges) -> Iterator[str]:
-    known = {*files.names, *edges.lake.planned_topics()}
-    refuse_silent(file.template, edges)
-    with closing(edges.open_kafka(file.template)) as kafka:  # the shared one is in use by the tick
+def _plan_new_topics(file: PatternFile, files: TopicFiles, adapters: Adapters) -> Iterator[str]:
+    known = {*files.names, *adapters.lake.planned_topics()}
+    refuse_silent(file.template, adapters)
+    with closing(adapters.open_kafka(file.template)) as kafka:  # the shared one is in use by the tick
         try:
             listed = kafka.list_topics()
         except BrokerUnavailable as unavailable:
-            note_silence(file.template, unavailable, edges)
+            note_silence(file.template, unavailable, adapters)
             raise
         for name in listed:
             if name in known or not file.pattern.matches(name):
@@ -121,7 +121,7 @@ def _plan_new_topics(file: PatternFile, files: TopicFiles, edges: Edges) -> Iter
             try:
                 topic = files.find(name)
                 if topic is not None:
-                    edges.planner(topic, "discovery", kafka).commit()
+                    adapters.planner(topic, "discovery", kafka).commit()
             except OffsetlakeError as error:
                 yield f"{name}: {error}"
 

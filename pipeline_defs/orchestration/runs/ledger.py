@@ -18,7 +18,7 @@ from ...core.log.losses import Loss, all_losses, find_losses, read_from
 from ...core.log.plan_step import Watermarks
 from ...core.offsets import OffsetRange, parse_key
 from ...landing.auditing import Finding
-from ...resources import Edges
+from ...resources import Adapters
 from ...topics import NOTHING_LOST, Topic
 
 UNBOUNDED_KEPT_SECONDS = 4 * 3600.0  # alarms are a share of this where nothing limits how long a record is kept
@@ -39,9 +39,9 @@ class Endangered:
     share: float | None
 
 
-def read_endangered(topic: Topic, coverage: Coverage, marks: Mapping[int, Watermarks], edges: Edges) -> list[Endangered]:
+def read_endangered(topic: Topic, coverage: Coverage, marks: Mapping[int, Watermarks], adapters: Adapters) -> list[Endangered]:
     """Read which Kafka partitions have records that are not landed, and since when; empty where all is landed."""
-    kafka = edges.kafka(topic)
+    kafka = adapters.kafka(topic)
     level = topic.policy.isolation_level
     retention = read_retention(kafka.read_config(topic.name))
     landed = {each.partition: each.landed for each in find_lag(coverage, marks)}
@@ -50,7 +50,7 @@ def read_endangered(topic: Topic, coverage: Coverage, marks: Mapping[int, Waterm
     waiting = {p: at for p, at in oldest.items() if at < marks[p].end}
     sizes = kafka.read_bytes_per_offset(topic.name, marks) if waiting and retention.bytes is not None else {}
     oldest_ms = kafka.read_timestamps(topic.name, waiting, level)
-    now = edges.now_ms()
+    now = adapters.now_ms()
     found = []
     for partition, at in sorted(waiting.items()):
         mark = marks[partition]
@@ -80,13 +80,13 @@ def check_expiry(topic: Topic, endangered: Sequence[Endangered]) -> Finding:
     return Finding("time_to_loss", looked_at, violations, facts, concerns, is_warning=not is_error)
 
 
-def read_ledger(topic: Topic, edges: Edges, *, is_asked: bool = True) -> list[Loss]:
+def read_ledger(topic: Topic, adapters: Adapters, *, is_asked: bool = True) -> list[Loss]:
     """Read every loss of a topic, those recorded first, then those of ranges that are not landed.
 
     Unless the broker `is_asked`, without what it has deleted since: it alone knows that.
     """
-    coverage = edges.lake.recent(topic.name)
-    marks = edges.kafka(topic).read_watermarks(topic.name, topic.policy.isolation_level) if is_asked else {}
+    coverage = adapters.lake.recent(topic.name)
+    marks = adapters.kafka(topic).read_watermarks(topic.name, topic.policy.isolation_level) if is_asked else {}
     return all_losses(coverage, marks)
 
 
@@ -124,9 +124,9 @@ def acceptance_text(topic: Topic, loss: Loss) -> str:
     return f"not accepted: `{command('accept-loss', topic.name, loss.key)}`"
 
 
-def accept_loss(topic: Topic, key: str, edges: Edges, accepted_by: str) -> Acceptance:
+def accept_loss(topic: Topic, key: str, adapters: Adapters, accepted_by: str) -> Acceptance:
     """Record that a person accepts what is lost of a range or a lost link; refuse where nothing is. The first one stands."""
-    coverage = edges.lake.coverage_of(topic.name, [key])
+    coverage = adapters.lake.coverage_of(topic.name, [key])
     offsets = parse_key(key)
     state = coverage.states().get(offsets)
     if state is None:
@@ -137,16 +137,16 @@ def accept_loss(topic: Topic, key: str, edges: Edges, accepted_by: str) -> Accep
         )
     if offsets not in coverage.accepted:
         recorded = [loss.offsets for loss in find_losses(coverage) if loss.key == offsets.key]
-        lost = (recorded[0].start, recorded[-1].end) if recorded else _lost_now(topic, offsets, state, edges)
-        edges.lake.begin(
+        lost = (recorded[0].start, recorded[-1].end) if recorded else _lost_now(topic, offsets, state, adapters)
+        adapters.lake.begin(
             coverage.log, (step for step in coverage.log.steps if offsets in map(attrgetter("offsets"), step.links))
         )
-        edges.lake.commit_acceptance(Acceptance(topic.name, offsets, lost, accepted_by, edges.now_ms()))
-    return edges.lake.read_accepted(topic.name)[offsets]
+        adapters.lake.commit_acceptance(Acceptance(topic.name, offsets, lost, accepted_by, adapters.now_ms()))
+    return adapters.lake.read_accepted(topic.name)[offsets]
 
 
-def _lost_now(topic: Topic, offsets: OffsetRange, state: State, edges: Edges) -> tuple[int, int]:
-    marks = edges.kafka(topic).read_watermarks(topic.name, topic.policy.isolation_level).get(offsets.partition)
+def _lost_now(topic: Topic, offsets: OffsetRange, state: State, adapters: Adapters) -> tuple[int, int]:
+    marks = adapters.kafka(topic).read_watermarks(topic.name, topic.policy.isolation_level).get(offsets.partition)
     lost = read_from(offsets, marks.earliest).lost if marks is not None and state in _LANDABLE else ()
     if not lost:
         raise Refused(

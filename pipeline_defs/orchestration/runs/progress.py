@@ -24,7 +24,7 @@ from ...core.log.plan_step import Watermarks
 from ...core.log.topic_state import refuse_recreated
 from ...core.offsets import OffsetRange
 from ...landing.auditing import Finding
-from ...resources import Edges
+from ...resources import Adapters
 from ...tables.latest import find_due
 from ...topics import LAND_PENDING, Topic
 from .known import Known
@@ -65,29 +65,29 @@ class Situation:
         return [loss for loss in all_losses(self.coverage, self.marks) if loss.offsets not in self.tries.in_progress]
 
 
-def read_situation(topic: Topic, coverage: Coverage, edges: Edges, known: Known) -> Situation:
+def read_situation(topic: Topic, coverage: Coverage, adapters: Adapters, known: Known) -> Situation:
     """Read where a topic stands now; `known` is what Dagster knows of it.
 
     Raise `TopicRecreated` or `OtherCluster` where the topic is not the one that was planned.
     """
-    seen = edges.kafka(topic).observe(topic.name, topic.policy.isolation_level)
+    seen = adapters.kafka(topic).observe(topic.name, topic.policy.isolation_level)
     refuse_recreated(topic.name, coverage.log.state, seen.topic_id, seen.cluster_id)
     marks, last_ms = seen.watermarks, max(coverage.last_landed().values(), default=None)
     return Situation(
         coverage,
         marks,
         seen.leaderless,
-        read_endangered(topic, coverage, marks, edges),
-        read_holding(topic, edges),
+        read_endangered(topic, coverage, marks, adapters),
+        read_holding(topic, adapters),
         known.tries[topic.landing],
-        *_still_due(topic, coverage, edges, known),
+        *_still_due(topic, coverage, adapters, known),
         {each.dagster_run.run_id for each in known.active},
-        edges.settings.lanes == 1 and any(each.dagster_run.job_name == LAND_PENDING for each in known.active),
+        adapters.settings.lanes == 1 and any(each.dagster_run.job_name == LAND_PENDING for each in known.active),
         why_blocked(known, topic.landing, last_done_ms=last_ms, done="landed") if coverage.pending() else "",
     )
 
 
-def _still_due(topic: Topic, coverage: Coverage, edges: Edges, known: Known) -> tuple[Tries, Tried]:
+def _still_due(topic: Topic, coverage: Coverage, adapters: Adapters, known: Known) -> tuple[Tries, Tried]:
     """Return the tries of decoding and of the update, without failures at what has been done since.
 
     All of them where a table cannot be read, which a run that decodes reports.
@@ -95,10 +95,10 @@ def _still_due(topic: Topic, coverage: Coverage, edges: Edges, known: Known) -> 
     tries, update = known.tries[topic.decoding], known.tries[topic.upserting].of(UPDATE)
     with suppress(Exception):  # no fault of a table is one of landing
         if topic.decode is not None and tries.tried:
-            due = read_undecoded(topic, coverage, edges, known).due
+            due = read_undecoded(topic, coverage, adapters, known).due
             tries = replace(tries, tried={offsets: tried for offsets, tried in tries.tried.items() if offsets in due})
         if topic.latest is not None and update.attempts:
-            latest = find_due(topic.name, topic.latest, edges.decodings)
+            latest = find_due(topic.name, topic.latest, adapters.decodings)
             update = NEVER_TRIED if latest.snapshot is not None and not latest.has_work else update
     return tries, update
 
@@ -242,11 +242,11 @@ def _why_silent(topic: Topic, offsets: OffsetRange, found: Situation) -> str:
     return f"{failed}no run is landing it; have the sensor {LAND_PENDING} run, or `{command('land', topic.name, '--pending')}`"
 
 
-def read_holding(topic: Topic, edges: Edges) -> list[OpenTransaction]:
+def read_holding(topic: Topic, adapters: Adapters) -> list[OpenTransaction]:
     """Read the transactions that hold a topic back; the broker is asked for them only where something is held back."""
     if topic.policy.isolation_level != "read_committed":
         return []
-    return edges.kafka(topic).read_open_transactions(topic.name, edges.now_ms())
+    return adapters.kafka(topic).read_open_transactions(topic.name, adapters.now_ms())
 
 
 def open_seconds(transaction: OpenTransaction, now_ms: int) -> float:

@@ -13,7 +13,7 @@ from ...core.landing.dispatch import NEVER_TRIED, Tried
 from ...core.log.coverage import Coverage
 from ...core.offsets import OffsetRange
 from ...core.tables.decoded_ranges import DecodedRanges
-from ...resources import Edges
+from ...resources import Adapters
 from ...topics import LAND_PENDING, Duty, Topic
 from .known import Known
 from .moments import duration_text, time_text
@@ -137,12 +137,12 @@ class Undecoded:
         )
 
 
-def read_due(topic: Topic, edges: Edges) -> list[OffsetRange]:
+def read_due(topic: Topic, adapters: Adapters) -> list[OffsetRange]:
     """Read which landed ranges are to be decoded, in log order; none where the topic is not decoded."""
     if topic.decode is None:
         return []
-    decoded = edges.decodings.read_ranges(topic.name)
-    return decoded.find_due(with_undecoded(edges.lake.recent(topic.name), decoded, edges.lake))
+    decoded = adapters.decodings.read_ranges(topic.name)
+    return decoded.find_due(with_undecoded(adapters.lake.recent(topic.name), decoded, adapters.lake))
 
 
 def with_undecoded(coverage: Coverage, decoded: DecodedRanges, lake: Lake) -> Coverage:
@@ -150,17 +150,17 @@ def with_undecoded(coverage: Coverage, decoded: DecodedRanges, lake: Lake) -> Co
     return coverage if decoded.is_all_decoded(coverage) else lake.coverage(coverage.log.topic)
 
 
-def read_undecoded(topic: Topic, coverage: Coverage, edges: Edges, known: Known) -> Undecoded:
+def read_undecoded(topic: Topic, coverage: Coverage, adapters: Adapters, known: Known) -> Undecoded:
     """Read what is landed and not decoded, and who is at work on it."""
-    decoded = edges.decodings.read_ranges(topic.name)
-    coverage = with_undecoded(coverage, decoded, edges.lake)
+    decoded = adapters.decodings.read_ranges(topic.name)
+    coverage = with_undecoded(coverage, decoded, adapters.lake)
     due = {offsets: coverage.manifests[offsets].provenance.landed_at_ms for offsets in decoded.find_due(coverage)}
     blocked = why_blocked(known, topic.decoding, last_done_ms=decoded.sums.last_decoded_ms, done="decoded")
     return Undecoded(due, decoded, known.tries[topic.decoding], blocked)
 
 
-def undecoded_text(topic: Topic, coverage: Coverage, edges: Edges, known: Known) -> str:
+def undecoded_text(topic: Topic, coverage: Coverage, adapters: Adapters, known: Known) -> str:
     """Return what of a topic waits to be decoded, for what and since when; empty where nothing does."""
     if topic.decode is None:
         return ""
-    return read_undecoded(topic, coverage, edges, known).text(edges.now_ms())
+    return read_undecoded(topic, coverage, adapters, known).text(adapters.now_ms())

@@ -16,7 +16,7 @@ from ...core.advice import command
 from ...core.errors import BadKey, EmptySelection, as_ours
 from ...core.steps import StepWatcher
 from ...landing.attempt import Attempt
-from ...resources import Edges
+from ...resources import Adapters
 from ...settings import code_version
 from ...topics import REDO_TAG, Duty
 from ..home.run_locks import hold_run
@@ -51,22 +51,22 @@ def selected_keys(context: dg.AssetExecutionContext, topic: str) -> list[str]:
 
 
 @contextmanager
-def run_of(context: dg.AssetExecutionContext, duty: Duty, edges: Edges) -> Iterator[None]:
+def run_of(context: dg.AssetExecutionContext, duty: Duty, adapters: Adapters) -> Iterator[None]:
     """Tag a run with its duty, by which it is found, and do its work as `at_work` says."""
     context.instance.add_run_tags(context.run.run_id, duty.tags)
-    with at_work(context, edges, duty.topic):
+    with at_work(context, adapters, duty.topic):
         yield
 
 
 @contextmanager
-def at_work(context: Context, edges: Edges, topic: str | None = None) -> Iterator[None]:
+def at_work(context: Context, adapters: Adapters, topic: str | None = None) -> Iterator[None]:
     """Hold the lock of a run where nothing else in this process has it, and check its lake.
 
     What fails the run is logged in our own words first: Dagster's UI shows the error itself below its stack trace.
     """
     hold_run(context.instance.root_directory, context.run.run_id)
     try:
-        edges.check_lake(topic)
+        adapters.check_lake(topic)
         yield
     except Exception as error:
         ours = as_ours(error, f"run {context.run.run_id}")

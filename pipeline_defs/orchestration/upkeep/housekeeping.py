@@ -14,7 +14,7 @@ from dagster_pyspark import LazyPySparkResource
 
 from ...core.advice import command, some_of
 from ...core.errors import TopicsFailed, UnknownTopic, as_one, as_ours
-from ...resources import Edges
+from ...resources import Adapters
 from ...tables.deleting import SWEEP_AFTER_SECONDS, find_orphans, is_vacuum_due, sweep_orphans, vacuum
 from ...topics import TOPIC_TAG, Topic
 from ..assets.checks import audit_keys
@@ -42,8 +42,8 @@ class Chore:
     job: str
     cron: str
     description: str
-    is_due: Callable[[Topic, Edges, dg.DagsterInstance], bool]
-    do: Callable[[Topic, dg.OpExecutionContext, Edges, LazyPySparkResource], None]
+    is_due: Callable[[Topic, Adapters, dg.DagsterInstance], bool]
+    do: Callable[[Topic, dg.OpExecutionContext, Adapters, LazyPySparkResource], None]
     longest_seconds: float | None = None
 
 
@@ -60,21 +60,21 @@ def _build_chore(topics: Sequence[Topic], chore: Chore) -> dg.Definitions:
         config_schema={"topics": dg.Field([str], default_value=[], description="Which topics; all, where none is named.")},
         pool=chore.job,
     )
-    def do(context: dg.OpExecutionContext, edges: dg.ResourceParam[Edges], pyspark: LazyPySparkResource) -> None:
+    def do(context: dg.OpExecutionContext, adapters: dg.ResourceParam[Adapters], pyspark: LazyPySparkResource) -> None:
         began = time.monotonic()
 
         def do_one(topic: Topic) -> None:
             if chore.longest_seconds is None or time.monotonic() - began < chore.longest_seconds:
-                chore.do(topic, context, edges, pyspark)
+                chore.do(topic, context, adapters, pyspark)
 
-        do_for_each(_choose(topics, context.op_config["topics"]), edges, do_one)
+        do_for_each(_choose(topics, context.op_config["topics"]), adapters, do_one)
 
     return _with_schedule(
         do,
         chore.job,
         chore.cron,
         f"Launches `{chore.job}`, where something is due.",
-        lambda edges, instance: _is_any_due(topics, chore, edges, instance),
+        lambda adapters, instance: _is_any_due(topics, chore, adapters, instance),
         "nothing is due",
     )
 
@@ -84,7 +84,7 @@ def _with_schedule(
     name: str,
     cron: str,
     description: str,
-    is_due: Callable[[Edges, dg.DagsterInstance], bool],
+    is_due: Callable[[Adapters, dg.DagsterInstance], bool],
     nothing: str,
 ) -> dg.Definitions:
     """Return the job of one op with the schedule that launches it where it is due, and else says that there is `nothing`."""
@@ -100,8 +100,8 @@ def _with_schedule(
         default_status=dg.DefaultScheduleStatus.RUNNING,
         description=description,
     )
-    def schedule(context: dg.ScheduleEvaluationContext, edges: dg.ResourceParam[Edges]) -> dg.RunRequest | dg.SkipReason:
-        return dg.RunRequest() if is_due(edges, context.instance) else dg.SkipReason(nothing)
+    def schedule(context: dg.ScheduleEvaluationContext, adapters: dg.ResourceParam[Adapters]) -> dg.RunRequest | dg.SkipReason:
+        return dg.RunRequest() if is_due(adapters, context.instance) else dg.SkipReason(nothing)
 
     return dg.Definitions(jobs=[job], schedules=[schedule])
 
@@ -117,12 +117,12 @@ def _choose(topics: Sequence[Topic], named: Sequence[str]) -> list[Topic]:
     return [known[name] for name in named] or random.sample(topics, len(topics))
 
 
-def _is_any_due(topics: Sequence[Topic], chore: Chore, edges: Edges, instance: dg.DagsterInstance) -> bool:
+def _is_any_due(topics: Sequence[Topic], chore: Chore, adapters: Adapters, instance: dg.DagsterInstance) -> bool:
     """Return whether anything is due for any topic, or may be where looking takes too long; raise `TopicsFailed`."""
     began, failures = time.monotonic(), list[str]()
     for topic in topics:
         try:
-            is_due = chore.is_due(topic, edges, instance)
+            is_due = chore.is_due(topic, adapters, instance)
         except Exception as error:  # noqa: BLE001 (told by its type: another topic is not to pay for it)
             failures.append(f"{topic.name}: {as_ours(error, f'topic {topic.name}')}")
             is_due = False
@@ -133,17 +133,17 @@ def _is_any_due(topics: Sequence[Topic], chore: Chore, edges: Edges, instance: d
     return False
 
 
-def _is_retirement_due(topic: Topic, edges: Edges, instance: dg.DagsterInstance) -> bool:
-    coverage = edges.lake.recent(topic.name)
+def _is_retirement_due(topic: Topic, adapters: Adapters, instance: dg.DagsterInstance) -> bool:
+    coverage = adapters.lake.recent(topic.name)
     if coverage.log.base is not None:  # only the job finds out which keys of a frontier document are retirable
         return has_too_many(topic, instance)
-    return bool(find_retirable(topic, coverage, instance, read_due(topic, edges)))
+    return bool(find_retirable(topic, coverage, instance, read_due(topic, adapters)))
 
 
-def _retire(topic: Topic, context: dg.OpExecutionContext, edges: Edges, _: LazyPySparkResource) -> None:
-    if not _is_retirement_due(topic, edges, context.instance):
+def _retire(topic: Topic, context: dg.OpExecutionContext, adapters: Adapters, _: LazyPySparkResource) -> None:
+    if not _is_retirement_due(topic, adapters, context.instance):
         return
-    coverage, due = edges.lake.coverage(topic.name), read_due(topic, edges)
+    coverage, due = adapters.lake.coverage(topic.name), read_due(topic, adapters)
     gone = retire_keys(topic, coverage, context.instance, due)
     if gone:
         context.log.info("step=retired topic=%s keys=%s first=%s last=%s", topic.name, len(gone), gone[0].key, gone[-1].key)
@@ -164,7 +164,7 @@ _COMPACTION = Chore(
     "*/10 * * * *",
     "Compacts the raw and the decoded table of each topic: small files become files of about `target_file_bytes`. The rows "
     "stay what they are, and so does `data/`.",
-    lambda topic, edges, _: may_be_due(topic, edges),
+    lambda topic, adapters, _: may_be_due(topic, adapters),
     compact_and_check,
     COMPACTING_SECONDS,
 )
@@ -178,12 +178,12 @@ def build_sweep() -> dg.Definitions:
     )
 
     @dg.op(name="sweep", description=description)
-    def sweep(context: dg.OpExecutionContext, edges: dg.ResourceParam[Edges]) -> None:
-        deleted, errors = vacuum(edges.lake, edges.now_ms())
+    def sweep(context: dg.OpExecutionContext, adapters: dg.ResourceParam[Adapters]) -> None:
+        deleted, errors = vacuum(adapters.lake, adapters.now_ms())
         for path in deleted:
             context.log.info("step=vacuumed path=%s", path)
         # last: where a manifest that may need staged files cannot be read, nothing is swept
-        orphans = sweep_orphans(edges.lake, edges.lake.store.clock_ms())  # which dates what was written last
+        orphans = sweep_orphans(adapters.lake, adapters.lake.store.clock_ms())  # which dates what was written last
         for name, orphan in orphans.items():
             context.log.info("step=swept attempt=%s bytes=%s", name, orphan.bytes)
         swept_bytes = sum(orphan.bytes for orphan in orphans.values())
@@ -191,8 +191,8 @@ def build_sweep() -> dg.Definitions:
         if errors:
             raise as_one(errors)
 
-    def is_due(edges: Edges, _: dg.DagsterInstance) -> bool:
-        lake, now_ms = edges.lake, edges.now_ms()
+    def is_due(adapters: Adapters, _: dg.DagsterInstance) -> bool:
+        lake, now_ms = adapters.lake, adapters.now_ms()
         return is_vacuum_due(lake, now_ms) or bool(find_orphans(lake, now_ms, SWEEP_AFTER_SECONDS))
 
     told = "Sweeps the lake's staging every night, where there is something to sweep."
@@ -207,22 +207,22 @@ def _build_pruning(topics: Sequence[Topic]) -> dg.Definitions:
     )
 
     @dg.op(name="prune", description=description, pool=PRUNE)
-    def prune(context: dg.OpExecutionContext, edges: dg.ResourceParam[Edges]) -> None:
-        days = edges.settings.run_retention_days
+    def prune(context: dg.OpExecutionContext, adapters: dg.ResourceParam[Adapters]) -> None:
+        days = adapters.settings.run_retention_days
         if days is None:
             context.log.info("OFFSETLAKE_RUN_RETENTION_DAYS is off: nothing is deleted")
             return
         pruning = Pruning(topics, JOBS, context.instance, location_of(context.run))
         gone, kept = pruning.prune(
-            pruning.find_old(edges.now_ms(), days),
+            pruning.find_old(adapters.now_ms(), days),
             lambda gone, kept: context.log.info("step=pruned runs=%s kept=%s", gone, kept),
         )
-        events, ticks = pruning.forget_events(edges.now_ms(), days), pruning.forget_tick_logs(edges.now_ms(), days)
+        events, ticks = pruning.forget_events(adapters.now_ms(), days), pruning.forget_tick_logs(adapters.now_ms(), days)
         context.add_output_metadata({"deleted": gone, "kept": kept, "deleted_events": events, "deleted_tick_logs": ticks})
 
-    def is_due(edges: Edges, instance: dg.DagsterInstance) -> bool:
-        days = edges.settings.run_retention_days
-        return days is not None and is_any_old(instance, edges.now_ms(), days)
+    def is_due(adapters: Adapters, instance: dg.DagsterInstance) -> bool:
+        days = adapters.settings.run_retention_days
+        return days is not None and is_any_old(instance, adapters.now_ms(), days)
 
     told = "Launches the job every night, where a run is old enough."
     return _with_schedule(prune, PRUNE, "45 3 * * *", told, is_due, "no run is old enough")

@@ -5,7 +5,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from ....resources import Edges
+from ....resources import Adapters
 from ..measurement import Bench, Tell, check_rows, count_rows, repeat
 from ..rounds import Load, spread
 from ..systems import Place, offsetlake
@@ -30,7 +30,7 @@ def measure_append(bench: Bench, rounds: int, tell: Tell) -> dict[str, Any]:
 def _take_turn(bench: Bench) -> tuple[float, float]:
     """Return the seconds of landing, and those of them that the append took."""
     with TemporaryDirectory(dir=bench.folder) as out:
-        place = Place(LOAD, Edges(replace(bench.edges.settings, has_raw_table=True)), bench.pyspark, Path(out))
+        place = Place(LOAD, Adapters(replace(bench.adapters.settings, has_raw_table=True)), bench.pyspark, Path(out))
         seconds = timed(offsetlake(place))
         check_rows("landing", count_rows(place.out / "data"), LOAD)
         return seconds, sum(place.steps[step] for step in STEPS)

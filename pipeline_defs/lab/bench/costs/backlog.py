@@ -6,12 +6,12 @@ from dataclasses import replace
 from functools import partial
 
 from ....core.log.cutting import Policy
-from ....resources import Edges
+from ....resources import Adapters
 from ....topics import Topic
 from ...processes import NotMeasured
 from ..measurement import SEED, Bench, Tell, check_rows, count_rows, produce, repeat
 from ..rounds import Load, spread
-from ..systems import fresh_edges, land_pending
+from ..systems import fresh_adapters, land_pending
 from ..usage import timed
 
 TOPIC = "bench-backlog"
@@ -25,18 +25,18 @@ def measure_backlog(bench: Bench, rounds: int, tell: Tell) -> dict[str, object]:
     """Plan a backlog once and land it `rounds` times, each in a lake of its own; the first time counts nowhere."""
     topic = Topic(TOPIC, Policy(max_age_seconds=0))
     tell("backlog: producing and planning")
-    bench.edges.kafka().create_topic(TOPIC, KAFKA_PARTITIONS)
-    backlog = _plan(fresh_edges(bench.edges, bench.folder / "backlog"), topic)
+    bench.adapters.kafka().create_topic(TOPIC, KAFKA_PARTITIONS)
+    backlog = _plan(fresh_adapters(bench.adapters, bench.folder / "backlog"), topic)
 
     def land(number: int) -> float:
         folder = bench.folder / f"backlog-{number}"
         shutil.copytree(bench.folder / "backlog", folder)
-        edges = fresh_edges(bench.edges, folder)
-        edges.check_lake()
-        tools = edges.tools(topic, bench.pyspark)
+        adapters = fresh_adapters(bench.adapters, folder)
+        adapters.check_lake()
+        tools = adapters.tools(topic, bench.pyspark)
         tools.kafka.read_ids(TOPIC)  # connects
-        seconds = timed(partial(land_pending, topic, edges, tools))
-        edges.kafka(topic).close()
+        seconds = timed(partial(land_pending, topic, adapters, tools))
+        adapters.kafka(topic).close()
         check_rows("landing", count_rows(folder / "data"), backlog)
         shutil.rmtree(folder)
         return seconds
@@ -52,16 +52,16 @@ def measure_backlog(bench: Bench, rounds: int, tell: Tell) -> dict[str, object]:
     }
 
 
-def _plan(edges: Edges, topic: Topic) -> Load:
+def _plan(adapters: Adapters, topic: Topic) -> Load:
     """Produce and plan by turns, so that each turn is a range of another length per Kafka partition; return all of it."""
     chance = random.Random(SEED)  # noqa: S311 (no secret)
     backlog = Load(topic.name, VALUE_BYTES, 0, RECORDS[1], KAFKA_PARTITIONS)
     for _ in range(RANGES // KAFKA_PARTITIONS):
         turn = replace(backlog, records=chance.randint(*RECORDS) * KAFKA_PARTITIONS)
-        produce(edges.bootstrap_servers(), turn)
+        produce(adapters.bootstrap_servers(), turn)
         backlog = replace(backlog, records=backlog.records + turn.records)
-        edges.planner(topic, "bench").commit(through_end=True)
-    found = edges.lake.coverage(topic.name).pending()
+        adapters.planner(topic, "bench").commit(through_end=True)
+    found = adapters.lake.coverage(topic.name).pending()
     if len(found) != RANGES or sum(map(len, found)) != backlog.records:
         raise NotMeasured(f"{len(found)} ranges of {topic.name} are planned, and {RANGES} were to be")
     return backlog

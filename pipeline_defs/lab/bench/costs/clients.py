@@ -35,20 +35,20 @@ def land_all(name: str, records_per_range: int) -> int:
     from ....topics import Topic
     from ..systems import land_pending, plan_all
 
-    topic, edges = Topic(name, Policy(records_per_range=records_per_range)), _open_edges()
-    edges.check_lake()
-    pyspark = edges.pyspark()
-    plan_all(topic, edges)
-    verdicts = land_pending(topic, edges, edges.tools(topic, pyspark))
-    edges.engine(pyspark).close()
+    topic, adapters = Topic(name, Policy(records_per_range=records_per_range)), _open_adapters()
+    adapters.check_lake()
+    pyspark = adapters.pyspark()
+    plan_all(topic, adapters)
+    verdicts = land_pending(topic, adapters, adapters.tools(topic, pyspark))
+    adapters.engine(pyspark).close()
     files = [each.manifest.file for each in verdicts if each.manifest is not None]
     return sum(file.bytes for file in files if file is not None)
 
 
 def open_history(name: str) -> tuple[list[float], int]:
     """Read the coverage of a topic of the project in the current folder; return the seconds, and the peak of memory."""
-    edges, began = _open_edges(), time.monotonic()
-    edges.lake.recent(name)
+    adapters, began = _open_adapters(), time.monotonic()
+    adapters.lake.recent(name)
     return [time.monotonic() - began], _read_peak()
 
 
@@ -58,11 +58,11 @@ def tick_twice(name: str) -> tuple[list[float], int]:
     from ....orchestration.pulse.ticking import run_tick
     from ....topic_files import load_topics
 
-    edges, topic = _open_edges(), load_topics(Path.cwd()).topics[name]
-    with open_instance(edges.settings.dagster_home) as instance:
+    adapters, topic = _open_adapters(), load_topics(Path.cwd()).topics[name]
+    with open_instance(adapters.settings.dagster_home) as instance:
         moments = [time.monotonic()]
         for _ in range(2):
-            run_tick(replace(topic, policy=replace(topic.policy, budget=10)), instance, edges)
+            run_tick(replace(topic, policy=replace(topic.policy, budget=10)), instance, adapters)
             moments.append(time.monotonic())
     return [end - start for start, end in pairwise(moments)], _read_peak()
 
@@ -73,11 +73,11 @@ def run_pending(name: str) -> tuple[list[float], int]:
     from ....orchestration.home.dagster_home import open_instance
     from ....topic_files import load_topics
 
-    edges, topic = _open_edges(), load_topics(Path.cwd()).topics[name]
-    with open_instance(edges.settings.dagster_home) as instance:
-        ranges = choose_ranges(topic, (), edges)
+    adapters, topic = _open_adapters(), load_topics(Path.cwd()).topics[name]
+    with open_instance(adapters.settings.dagster_home) as instance:
+        ranges = choose_ranges(topic, (), adapters)
         assert ranges, "the tick has planned them"
-        assert all(each.succeeded for each in InProcessRuns(topic, edges, instance).land(ranges, redo=False))
+        assert all(each.succeeded for each in InProcessRuns(topic, adapters, instance).land(ranges, redo=False))
     return [time.monotonic() - STARTED], _read_peak()
 
 
@@ -94,11 +94,11 @@ def run_command(words: Sequence[str]) -> tuple[list[float], int]:
     return [], _read_peak()
 
 
-def _open_edges() -> Any:
-    from ....resources import Edges
+def _open_adapters() -> Any:
+    from ....resources import Adapters
     from ....settings import read_settings
 
-    return Edges(read_settings(project=Path.cwd()))
+    return Adapters(read_settings(project=Path.cwd()))
 
 
 def _read_peak() -> int:

@@ -19,13 +19,13 @@ from typing import Any
 from ....core.decode.decoders import Decode, Format, Side
 from ....core.errors import RangesFailed
 from ....core.tables.decoding import Budget
-from ....resources import Edges
+from ....resources import Adapters
 from ....tables.compaction import compact
 from ....tables.decoding import decode
 from ...processes import NotMeasured
 from ..measurement import SEED, Bench, Tell, check_rows, repeat
 from ..rounds import Load, spread
-from ..systems import Place, attempt, fresh_edges, offsetlake
+from ..systems import Place, attempt, fresh_adapters, offsetlake
 from ..usage import timed
 
 SCHEMA = (
@@ -137,23 +137,23 @@ def _take_round(bench: Bench, kind: str) -> tuple[float, dict[str, float]]:
     """Return the seconds of landing, and by name those of what is derived from it."""
     with TemporaryDirectory(dir=bench.folder) as folder:
         out = Path(folder)
-        place = Place(_load_of(kind), bench.edges, bench.pyspark, out)
+        place = Place(_load_of(kind), bench.adapters, bench.pyspark, out)
         landing, seconds = timed(offsetlake(place)), dict[str, float]()
-        seconds[kind] = timed(partial(_decode, bench, place, DECODES[kind], fresh_edges(bench.edges, out)))
-        seconds[f"compact_{kind}"] = timed(partial(_compact, bench, place, fresh_edges(bench.edges, out)))
+        seconds[kind] = timed(partial(_decode, bench, place, DECODES[kind], fresh_adapters(bench.adapters, out)))
+        seconds[f"compact_{kind}"] = timed(partial(_compact, bench, place, fresh_adapters(bench.adapters, out)))
         return landing, seconds
 
 
-def _decode(bench: Bench, place: Place, config: Decode, edges: Edges) -> None:
+def _decode(bench: Bench, place: Place, config: Decode, adapters: Adapters) -> None:
     """Decode all ranges of a landed topic; every record must come out."""
-    keys = [offsets.key for offsets in edges.lake.coverage(place.topic.name).log.ranges]
-    verdicts = list(decode(place.topic.name, keys, attempt(), edges.decode_tools(config, bench.pyspark)))
+    keys = [offsets.key for offsets in adapters.lake.coverage(place.topic.name).log.ranges]
+    verdicts = list(decode(place.topic.name, keys, attempt(), adapters.decode_tools(config, bench.pyspark)))
     _check([text for verdict in verdicts for text in verdict.violations])
     check_rows("decoding", sum(each.decoding.rows for each in verdicts if each.decoding), place.load)
 
 
-def _compact(bench: Bench, place: Place, edges: Edges) -> None:
-    tools = edges.tools(place.topic, bench.pyspark)
+def _compact(bench: Bench, place: Place, adapters: Adapters) -> None:
+    tools = adapters.tools(place.topic, bench.pyspark)
     target = place.topic.policy.target_file_bytes
     verdicts = list(compact(place.topic.name, attempt(), tools, target, every=True))
     _check([text for verdict in verdicts for text in verdict.violations])

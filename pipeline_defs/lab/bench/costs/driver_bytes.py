@@ -27,7 +27,7 @@ def measure_driver_bytes(bench: Bench, tell: Tell) -> dict[str, object]:
     folder.mkdir()
     bench.fill(LOAD, tell)
     tell("driver bytes: jars for S3, some 560 MB, fetched once")
-    jars = [*resolve_jars("spark", bench.edges.settings.jars), *resolve_jars("s3a", bench.edges.settings.jars)]
+    jars = [*resolve_jars("spark", bench.adapters.settings.jars), *resolve_jars("s3a", bench.adapters.settings.jars)]
     tell("driver bytes: starting a cluster")
     with s3_server(folder) as s3, CountingProxy(s3) as store:
         with SparkCluster(folder / "spark", jars, s3a_conf(store.url)) as cluster:
@@ -69,7 +69,7 @@ def count_control(bench: Bench, store: CountingProxy) -> float:
 def _land(bench: Bench, spark: Mapping[str, str], lake: str, store: CountingProxy) -> tuple[int, int]:
     """Land by a process of its own; return its id and the bytes of the landed files."""
     # Dagster's home remembers where the topic is landed
-    own = replace(bench.edges.settings, home=bench.folder, dagster_home=bench.folder / lake, lake=f"s3://{BUCKET}/{lake}")
+    own = replace(bench.adapters.settings, home=bench.folder, dagster_home=bench.folder / lake, lake=f"s3://{BUCKET}/{lake}")
     environment = {**variables_of(own), **s3_environment(store.url), **spark}
     given = {"name": LOAD.topic, "records_per_range": LOAD.records_per_range}
     return run_client(clients.land_all, bench.folder, environment, **given)

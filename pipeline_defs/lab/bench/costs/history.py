@@ -70,7 +70,7 @@ def measure_history(bench: Bench, ranges: int, tell: Tell) -> dict[str, Any]:
     }.items():
         tell(f"{ranges:,} ranges: {figures[-1]}")
         began = time.monotonic()
-        _, (seconds, peak_bytes) = act(folder=project, environment=variables_of(bench.edges.settings))
+        _, (seconds, peak_bytes) = act(folder=project, environment=variables_of(bench.adapters.settings))
         seconds = seconds or [time.monotonic() - began]
         tell(f"{ranges:,} ranges: {figures[-1]} {seconds[-1]:.2f}, {peak_bytes / 1e6:.0f} MB")
         found |= {figure: round(each, 2) for figure, each in zip(figures, seconds, strict=True)}
@@ -80,10 +80,10 @@ def measure_history(bench: Bench, ranges: int, tell: Tell) -> dict[str, Any]:
 
 def write_history(bench: Bench, ranges: int) -> None:
     """Write a plan log and as many landed ranges as it plans."""
-    root = Path(bench.edges.settings.lake)
-    now_ms, log_state, planned = bench.edges.now_ms() - 2 * WINDOW_MS, LogState(), 0
-    lake = bench.edges.lake
-    state = bench.edges.kafka().read_topic_state(TOPIC, log_state, POLICY, now_ms)
+    root = Path(bench.adapters.settings.lake)
+    now_ms, log_state, planned = bench.adapters.now_ms() - 2 * WINDOW_MS, LogState(), 0
+    lake = bench.adapters.lake
+    state = bench.adapters.kafka().read_topic_state(TOPIC, log_state, POLICY, now_ms)
     uncompacted: list[OffsetRange] = []
     while planned < ranges:
         policy = Policy(records_per_range=RANGE_OF, budget=min(POLICY.budget, ranges - planned))

@@ -91,6 +91,6 @@ def _has_run(dagster: int) -> bool:
 
 
 def _look(watched: Watched) -> UsageLook:
-    server = read_server(watched.bench.edges.settings.engine_folder)
+    server = read_server(watched.bench.adapters.settings.engine_folder)
     used = tree_seconds(watched.pid, *([server.process.pid] if server else []))  # an engine may be below Dagster
     return UsageLook(time.monotonic(), used, server.process if server else None)

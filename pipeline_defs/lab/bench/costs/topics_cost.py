@@ -91,16 +91,16 @@ def measure_topics(settings: Settings, rounds: int, tell: Tell) -> tuple[Mapping
 def measure_count(bench: Bench, count: int, tell: Tell) -> dict[str, Any]:
     """Measure so many topics; return seconds, the longest queue, and the share of the machine's cores that was used."""
     names = [f"{TOPIC}-{number:03d}" for number in range(count)]
-    settings, edges = bench.edges.settings, bench.edges
+    settings, adapters = bench.adapters.settings, bench.adapters
     for name in names:
-        edges.kafka().create_topic(name, KAFKA_PARTITIONS)
+        adapters.kafka().create_topic(name, KAFKA_PARTITIONS)
     workspace = write_location(bench.folder / "location", settings, *(Topic(name, POLICY) for name in names))
     traffic = _Traffic(names)
     queued_max, data = 0, Path(settings.lake) / "data"
     with (
         open_instance(settings.dagster_home) as instance,
         DagsterServer(bench.folder / "server", settings.dagster_home, workspace) as server,
-        _producing(edges.bootstrap_servers(), traffic),
+        _producing(adapters.bootstrap_servers(), traffic),
     ):
         began = time.time()
         traffic.counts_from = began + WARM_UP_SECONDS

@@ -26,12 +26,12 @@ from ....core.tables.decoded_table import TREE as DECODED
 from ....core.tables.decoding import Decoding
 from ....core.tables.latest import Latest
 from ....landing.staging_places import LocalStaging
-from ....resources import Edges
+from ....resources import Adapters
 from ....tables.latest import LatestTools, update
 from ...processes import NotMeasured
 from ..measurement import SEED, Bench, Tell, repeat
 from ..rounds import Taken, order_of, spread
-from ..systems import attempt, fresh_edges
+from ..systems import attempt, fresh_adapters
 from ..usage import take
 
 TOPIC = "bench-upsert"
@@ -60,8 +60,8 @@ LARGE = UpsertState(10_000_000, 100_000)
 class _Decoded:
     """A topic of which nothing exists but what is decoded of it: every key once, then random ones for each update."""
 
-    def __init__(self, edges: Edges, state: UpsertState) -> None:
-        self._decodings = edges.decodings
+    def __init__(self, adapters: Adapters, state: UpsertState) -> None:
+        self._decodings = adapters.decodings
         self._state = state
         self._chance = np.random.default_rng(SEED)
         self._ends = [0] * RANGES
@@ -211,10 +211,10 @@ def _lake(bench: Bench, state: UpsertState, tell: Tell) -> Iterator[tuple[_Decod
     """Have a lake with one decoded topic while the context is open."""
     tell(f"{TOPIC}: making {state.keys:,} keys")
     out = bench.folder / "upsert"
-    edges = fresh_edges(bench.edges, out)
-    edges.check_lake()
+    adapters = fresh_adapters(bench.adapters, out)
+    adapters.check_lake()
     try:
-        yield _Decoded(edges, state), edges.latest_tools(), out
+        yield _Decoded(adapters, state), adapters.latest_tools(), out
     finally:
         shutil.rmtree(out)
 
