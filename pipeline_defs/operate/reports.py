@@ -21,7 +21,7 @@ from ..landing.landed_files import rows_path
 from ..resources import Adapters
 from ..topics import Topic
 
-NOT_ASKED = "nothing: it cannot be compared"
+NOT_ASKED = "nothing"
 _RECORD = "SELECT {columns} FROM read_parquet($1) WHERE {wanted}"
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import dagster as dg
 from dagster._core.scheduler.instigation import InstigatorStatus
 
-from ..core.advice import TopicStatus, next_action
+from ..core.advice import TopicStatus, counted, next_action
 from ..core.errors import BrokerUnavailable, LakeUnavailable, OffsetlakeError, UnknownTopic, as_ours
 from ..core.landing.dispatch import Tried
 from ..core.landing.progress import find_lag, landed_per_second
@@ -101,7 +101,8 @@ def read_left_behind(files: TopicFiles, adapters: Adapters) -> Iterator[str]:
             try:
                 if files.find(name) is None and (pending := adapters.lake.recent(name).pending()):
                     yield (
-                        f"{name} has no defs.yaml, or is excluded, so nothing lands {len(pending)} ranges that are planned; "
+                        f"{name} has no defs.yaml, or is excluded, so nothing lands what is planned, "
+                        f"{counted(len(pending), 'range')}; "
                         f"while Kafka has their records, a defs.yaml with `topic: {name}` lands them"
                     )
             except OffsetlakeError as error:

@@ -106,7 +106,7 @@ def test_ranges_that_nothing_lands_for_want_of_a_defs_yaml_are_named(world: Worl
     without = TopicFiles(Mock(), {})
     assert not [*read_left_behind(TopicFiles(Mock(), {world.name: world.topic}), world.adapters)], "the control"
     (text,) = read_left_behind(without, world.adapters)
-    assert text.startswith(f"{world.name} has no defs.yaml, or is excluded, so nothing lands 1 ranges that are planned;")
+    assert text.startswith(f"{world.name} has no defs.yaml, or is excluded, so nothing lands what is planned, 1 range;")
     world.land()
     assert not [*read_left_behind(without, world.adapters)]
     (world.lake_folder / "plan" / world.name / "x.json").write_text("{")

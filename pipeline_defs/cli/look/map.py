@@ -37,7 +37,7 @@ def coverage_map(topic: str, out: Path | None) -> None:
     with find_instance(adapters.settings.dagster_home) as instance, progress(f"reading {topic}"):
         picture, remark = page.read_picture(configured, adapters, instance)
     if out is not None:
-        with progress(f"drawing {len(picture.lengths):,} ranges"):
+        with progress(f"drawing {counted(len(picture.lengths), 'range')}"):
             page.write_page(picture, remark, adapters.now_ms(), out)
         OUT.print(
             f"{counted(len(picture.lengths), 'range')} of {topic} drawn in {out} ({size_text(out.stat().st_size)})",
