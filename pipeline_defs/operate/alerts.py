@@ -24,7 +24,7 @@ from ..orchestration.assets.decoded_checks import DEAD_LETTERS
 from ..orchestration.runs.known import Known, read_known
 from ..orchestration.runs.ledger import check_expiry, check_losses
 from ..orchestration.runs.moments import time_text
-from ..orchestration.runs.progress import read_situation
+from ..orchestration.runs.progress import read_progress
 from ..orchestration.runs.projection import read_reason, reasons_in
 from ..orchestration.runs.visiting import visit_topics
 from ..orchestration.topic_set import Broken
@@ -57,7 +57,7 @@ def find_troubles(
     Return also what is seen of it now, to be passed as `seen` the next time. A topic without a plan log is given 15 minutes
     from the first look, however old its records are.
     """
-    found = read_situation(topic, adapters.lake.recent(topic.name), adapters, known)
+    found = read_progress(topic, adapters.lake.recent(topic.name), adapters, known)
     ledger, now_ms = found.losses(), adapters.now_ms()
     progress = report_troubles(topic, found, ledger, instance, now_ms, known)
     lost = replace(check_losses(topic, ledger), check=NOTHING_LOST)

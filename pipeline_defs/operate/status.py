@@ -32,11 +32,11 @@ from ..orchestration.runs.known import read_known
 from ..orchestration.runs.ledger import check_expiry, check_losses
 from ..orchestration.runs.moments import duration_text
 from ..orchestration.runs.progress import (
-    Situation,
+    TopicProgress,
     check_progress,
     held_back,
     holding_row,
-    read_situation,
+    read_progress,
     waiting_text,
     why_failed,
 )
@@ -91,22 +91,24 @@ def broken_document(broken: Broken) -> dict[str, Any]:
     return {"topic": broken.name, "partitions": [], "tables": [], **said}
 
 
-def read_left_behind(files: TopicFiles, adapters: Adapters) -> Iterator[str]:
-    """Yield a text on each topic of the lake that has ranges planned and not landed, and no defs.yaml any more.
+def read_left_behind(files: TopicFiles, adapters: Adapters) -> Iterator[dict[str, Any]]:
+    """Yield the document of each topic of the lake that has ranges planned and not landed, and no defs.yaml any more.
 
     Nothing else names it: its defs.yaml was deleted, or names another topic now.
     """
     with suppress(LakeUnavailable):  # which is told of the topics that there are
         for name in sorted({*adapters.lake.planned_topics()} - {*files.names}):
             try:
-                if files.find(name) is None and (pending := adapters.lake.recent(name).pending()):
-                    yield (
-                        f"{name} has no defs.yaml, or is excluded, so nothing lands what is planned, "
-                        f"{counted(len(pending), 'range')}; "
-                        f"while Kafka has their records, a defs.yaml with `topic: {name}` lands them"
-                    )
+                if files.find(name) is not None or not (pending := adapters.lake.recent(name).pending()):
+                    continue
+                said = (
+                    f"so what is planned, {counted(len(pending), 'range')}, does not land; while Kafka has the records, a "
+                    f"defs.yaml with `topic: {name}` lands them"
+                )
             except OffsetlakeError as error:
-                yield f"{name} has no defs.yaml, or is excluded, and cannot be read: {error}"
+                said = f"and cannot be read: {error}"
+            known = {"topic": name, "partitions": [], "tables": [], "kind": "left_behind"}
+            yield {**known, "next_action": f"no defs.yaml names it, or it is excluded, {said}"}
 
 
 def _mend(topic: Topic, error: OffsetlakeError) -> str:
@@ -122,7 +124,7 @@ def _describe(topic: Topic, coverage: Coverage, adapters: Adapters, instance: dg
     """Return where a topic stands as a document; times are ms since 1970, none where nothing waits or nothing deletes."""
     now_ms = adapters.now_ms()
     known = read_known(instance, [topic], now_ms)
-    found = read_situation(topic, coverage, adapters, known)
+    found = read_progress(topic, coverage, adapters, known)
     sizes = adapters.kafka(topic).read_bytes_per_offset(topic.name, found.marks) if found.endangered else {}
     rows = _partition_rows(topic, found, sizes, now_ms)
     pending = set(found.coverage.pending())
@@ -244,7 +246,9 @@ def _lake_rows(
     }
 
 
-def _partition_rows(topic: Topic, found: Situation, bytes_per_offset: Mapping[int, float], now_ms: int) -> list[dict[str, Any]]:
+def _partition_rows(
+    topic: Topic, found: TopicProgress, bytes_per_offset: Mapping[int, float], now_ms: int
+) -> list[dict[str, Any]]:
     known = _lake_rows(found.coverage, found.tries.tried, now_ms, [*found.marks, *found.leaderless])
     endangered = {each.partition: each for each in found.endangered}
     planned: dict[int, int] = {}  # when the first pending range was planned: a record's own time may be in the future

@@ -16,6 +16,7 @@ from pipeline_defs.adapters.kafka.kafka_glance import Observation
 from pipeline_defs.adapters.lake.layout import data_path
 from pipeline_defs.adapters.system.locks import share
 from pipeline_defs.adapters.telemetry.prometheus import metrics_text
+from pipeline_defs.cli.look import glance
 from pipeline_defs.core.advice import NOTHING
 from pipeline_defs.core.errors import BrokerRefuses
 from pipeline_defs.core.landing.picture import CAUSES, NOT_LANDED, UNDECODED, LinkLook
@@ -98,20 +99,25 @@ def test_looking_at_a_topic_that_the_broker_lacks_says_so_and_creates_no_instanc
     assert not home.exists()
 
 
-def test_ranges_that_nothing_lands_for_want_of_a_defs_yaml_are_named(world: World) -> None:
+def test_ranges_that_nothing_lands_for_want_of_a_defs_yaml_are_named(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     """It was renamed, say: with its defs.yaml, or once all is landed, nothing is said."""
     world.create_topic(1)
     world.send_numbered(1, 0)
     world.plan()
     without = TopicFiles(Mock(), {})
     assert not [*read_left_behind(TopicFiles(Mock(), {world.name: world.topic}), world.adapters)], "the control"
-    (text,) = read_left_behind(without, world.adapters)
-    assert text.startswith(f"{world.name} has no defs.yaml, or is excluded, so nothing lands what is planned, 1 range;")
+    (left,) = read_left_behind(without, world.adapters)
+    assert left["topic"] == world.name
+    assert left["next_action"].startswith(
+        "no defs.yaml names it, or it is excluded, so what is planned, 1 range, does not land;"
+    )
+    glance.print_status([left], 0, by_partition=False)
+    assert f"{world.name}: no defs.yaml names it" in capsys.readouterr().out
     world.land()
     assert not [*read_left_behind(without, world.adapters)]
     (world.lake_folder / "plan" / world.name / "x.json").write_text("{")
-    (text,) = read_left_behind(without, world.adapters)
-    assert "and cannot be read: " in text, "a topic that nobody configures ends no command"
+    (left,) = read_left_behind(without, world.adapters)
+    assert "and cannot be read: " in left["next_action"], "a topic that nobody configures ends no command"
 
 
 def test_what_is_wrong_with_a_topic_or_a_partition_of_it_hides_no_other(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -266,7 +272,7 @@ def test_publishing_that_fails_thrice_is_red_and_the_sensor_says_so(world: World
     world.tick()
     assert [each.metadata["concerns"].value for each in told(world)][1:] == ["0-0-100", "0-0-100, 0-100-200"]
     monkeypatch.setattr(progress, "REASONS", 1)
-    found = progress.read_situation(world.topic, world.coverage, world.adapters, world.known)
+    found = progress.read_progress(world.topic, world.coverage, world.adapters, world.known)
     texts = progress.check_progress(world.topic, found, world.instance, world.adapters.now_ms()).violations
     assert [str(in_the_way) in text for text in texts] == [True, False], "of many the first ones say why"
     in_the_way.unlink()

@@ -37,7 +37,7 @@ from pipeline_defs.orchestration.home.dagster_home import open_instance
 from pipeline_defs.orchestration.pulse import pulse, pulse_run
 from pipeline_defs.orchestration.pulse.pulse import LOCATION_TAG, build_pulse
 from pipeline_defs.orchestration.runs.moments import time_text
-from pipeline_defs.orchestration.runs.progress import check_progress, read_situation
+from pipeline_defs.orchestration.runs.progress import check_progress, read_progress
 from pipeline_defs.orchestration.runs.siblings import BACKFILL_TAG
 from pipeline_defs.orchestration.runs.tries import read_tries, trying
 from pipeline_defs.resources import Adapters
@@ -626,7 +626,7 @@ def since(world: World, run: DagsterRun) -> str:
 
 def all_say(world: World) -> list[str]:
     tick = sensor_says(world)
-    found = read_situation(world.topic, world.coverage, world.adapters, world.known)
+    found = read_progress(world.topic, world.coverage, world.adapters, world.known)
     finding = check_progress(world.topic, found, world.instance, world.adapters.now_ms())
     return [tick, finding.looked_at, world.status()["next_action"]]
 
@@ -657,10 +657,10 @@ def test_a_run_that_lands_nothing_and_a_daemon_that_is_silent_are_named(filled: 
     assert all("Dagster's daemon, which would start it, is silent" in text for text in all_say(filled))
     start(filled, own)
     filled.with_policy(max_age_seconds=10**6)
-    found = read_situation(filled.topic, filled.coverage, filled.adapters, filled.known)
+    found = read_progress(filled.topic, filled.coverage, filled.adapters, filled.known)
     assert " is at work since " in found.blocked and found.blocked.endswith(" and has landed nothing yet")
     filled.land()
-    assert not read_situation(filled.topic, filled.coverage, filled.adapters, filled.known).blocked
+    assert not read_progress(filled.topic, filled.coverage, filled.adapters, filled.known).blocked
 
 
 def test_what_is_derived_says_what_blocks_it_and_since_when(world: World) -> None:

@@ -12,7 +12,6 @@ from ..home.engine import spark_text
 from ..show import choose_topics, json_option, open_adapters, optional_topic_argument, print_json, print_table, size_text
 from ..terminal import OUT, progress, styled
 
-SHOWN = 10  # topics without a defs.yaml
 COLUMNS = ("lag", "~bytes", "oldest", "landed/s", "pending", "failed", "landed", "time to loss")
 PARTITION_COLUMNS = ("p", "landed to", "end", "lag", "oldest", "pending", "failed", "last", "loss")
 
@@ -43,6 +42,7 @@ def status(topic: str | None, as_json: bool) -> None:
         with find_instance(adapters.settings.dagster_home) as instance:
             documents = [document for document, _ in shown.each(read_statuses(files.topics.values(), adapters, instance))]
     documents += map(broken_document, files.broken)
+    documents += read_left_behind(files, adapters) if topic is None else ()
     if as_json:
         print_json(documents)
     else:
@@ -52,9 +52,6 @@ def status(topic: str | None, as_json: bool) -> None:
                 OUT.print(
                     f"no topic is known that matches `{each.pattern}`; `offsetlake doctor` asks the broker", soft_wrap=True
                 )
-        left = [*read_left_behind(files, adapters)] if topic is None else []
-        for text in [*left[:SHOWN], *([f"and {len(left) - SHOWN:,} more topics so"] if len(left) > SHOWN else [])]:
-            OUT.print(text, soft_wrap=True)
         OUT.print(f"Spark: {spark_text(adapters.settings)}", style="dim", soft_wrap=True)
     if any("error" in each for each in documents):
         raise SystemExit(1)

@@ -15,7 +15,7 @@ from ..map.page import read_picture, summary, write_page
 from ..runs.known import Known, read_known
 from ..runs.ledger import check_expiry, check_nothing_lost, read_endangered, read_ledger
 from ..runs.moments import DAY_MS
-from ..runs.progress import Situation, check_progress, read_situation
+from ..runs.progress import TopicProgress, check_progress, read_progress
 from ..runs.projection import CONCERNS, as_evaluation, report_check
 from ..runs.tries import read_tries
 from ..runs.waiting import undecoded_text
@@ -79,7 +79,7 @@ def evaluation_of(asset: dg.AssetKey, finding: Finding) -> dg.AssetCheckEvaluati
 
 
 def report_troubles(
-    topic: Topic, found: Situation, ledger: list[Loss], instance: dg.DagsterInstance, now_ms: int, known: Known
+    topic: Topic, found: TopicProgress, ledger: list[Loss], instance: dg.DagsterInstance, now_ms: int, known: Known
 ) -> Finding:
     """Report to Dagster, outside of any run, what is lost, what may soon be and what is stalled, each where it is news.
 
@@ -100,7 +100,7 @@ def _ask_expiry(topic: Topic, adapters: Adapters, _: dg.AssetCheckExecutionConte
 def _ask_progress(topic: Topic, adapters: Adapters, context: dg.AssetCheckExecutionContext) -> Finding:
     coverage = adapters.lake.recent(topic.name)
     known = read_known(context.instance, [topic], adapters.now_ms())
-    found = read_situation(topic, coverage, adapters, known)
+    found = read_progress(topic, coverage, adapters, known)
     undecoded = undecoded_text(topic, coverage, adapters, known)
     return check_progress(topic, found, context.instance, adapters.now_ms(), undecoded=undecoded)
 

@@ -32,7 +32,7 @@ from ..assets.decoded_asset import decoded_event, report_days
 from ..assets.latest_asset import latest_metadata
 from ..assets.raw_asset import materialization
 from ..runs.known import Known, read_known
-from ..runs.progress import Situation, held_back, read_situation, waiting_text
+from ..runs.progress import TopicProgress, held_back, read_progress, waiting_text
 from ..runs.projection import find_unseen, read_told_lag, register_keys, report_lag, report_losses
 from ..runs.tries import UPDATE, read_tries
 from ..runs.waiting import backing_off_text, pending_text, read_undecoded, why_blocked
@@ -94,7 +94,7 @@ def run_tick(topic: Topic, instance: dg.DagsterInstance, adapters: Adapters, kno
         registered = register_keys(instance, topic, coverage, read_whole=lambda: adapters.lake.coverage(topic.name))
     adapters.watch_step("keys_registered", topic=topic.name, keys=registered)
 
-    found = read_situation(topic, coverage, adapters, known)
+    found = read_progress(topic, coverage, adapters, known)
     now_ms = adapters.now_ms()
     stalled = _report_dangers(topic, found, instance, adapters, known)
     if not is_told:
@@ -166,7 +166,7 @@ def _mirror(topic: Topic, coverage: Coverage, adapters: Adapters) -> str | None:
 
 
 def _report_dangers(
-    topic: Topic, found: Situation, instance: dg.DagsterInstance, adapters: Adapters, known: Known
+    topic: Topic, found: TopicProgress, instance: dg.DagsterInstance, adapters: Adapters, known: Known
 ) -> tuple[str, ...]:
     """Report to Dagster the lag, what is lost or may soon be, and what is stalled, each where it is news.
 

@@ -40,7 +40,7 @@ REASONS = 100  # failing ranges of a topic that are told with a reason: each is 
 
 
 @dataclass(frozen=True, slots=True)
-class Situation:
+class TopicProgress:
     """Where a topic stands by the lake, the broker and Dagster's runs: what of it waits, for what, and since when.
 
     `tries` are those of landing each range, `decodings` those of decoding it, `update` those of updating the latest table;
@@ -65,7 +65,7 @@ class Situation:
         return [loss for loss in all_losses(self.coverage, self.marks) if loss.offsets not in self.tries.in_progress]
 
 
-def read_situation(topic: Topic, coverage: Coverage, adapters: Adapters, known: Known) -> Situation:
+def read_progress(topic: Topic, coverage: Coverage, adapters: Adapters, known: Known) -> TopicProgress:
     """Read where a topic stands now; `known` is what Dagster knows of it.
 
     Raise `TopicRecreated` or `OtherCluster` where the topic is not the one that was planned.
@@ -73,7 +73,7 @@ def read_situation(topic: Topic, coverage: Coverage, adapters: Adapters, known: 
     seen = adapters.kafka(topic).observe(topic.name, topic.policy.isolation_level)
     refuse_recreated(topic.name, coverage.log.state, seen.topic_id, seen.cluster_id)
     marks, last_ms = seen.watermarks, max(coverage.last_landed().values(), default=None)
-    return Situation(
+    return TopicProgress(
         coverage,
         marks,
         seen.leaderless,
@@ -103,7 +103,7 @@ def _still_due(topic: Topic, coverage: Coverage, adapters: Adapters, known: Know
     return tries, update
 
 
-def waiting_text(topic: Topic, found: Situation, now_ms: int) -> str:
+def waiting_text(topic: Topic, found: TopicProgress, now_ms: int) -> str:
     """Return what of a topic waits, for what and since when; empty where nothing waits."""
     pending = found.coverage.pending()
     if pending:
@@ -120,7 +120,7 @@ def waiting_text(topic: Topic, found: Situation, now_ms: int) -> str:
 
 
 def check_progress(
-    topic: Topic, found: Situation, instance: dg.DagsterInstance, now_ms: int, *, undecoded: str = ""
+    topic: Topic, found: TopicProgress, instance: dg.DagsterInstance, now_ms: int, *, undecoded: str = ""
 ) -> Finding:
     """Check that what arrives is landed, and what is derived of it too; a warning where runs are still at work on it.
 
@@ -189,7 +189,7 @@ class _Failing:
         return f"last in run {self.tried.failed_run[:8]}{f': {why}' if why else ''}"
 
 
-def _find_failing(topic: Topic, found: Situation, pending: Container[OffsetRange]) -> list[_Failing]:
+def _find_failing(topic: Topic, found: TopicProgress, pending: Container[OffsetRange]) -> list[_Failing]:
     """Find what has failed often enough to be told of, once the run has ended that gives the reason at its end."""
 
     def is_told(tried: Tried) -> bool:
@@ -207,13 +207,13 @@ def _find_failing(topic: Topic, found: Situation, pending: Container[OffsetRange
     return failing
 
 
-def held_back(topic: Topic, found: Situation, now_ms: int) -> tuple[str, ...]:
+def held_back(topic: Topic, found: TopicProgress, now_ms: int) -> tuple[str, ...]:
     """Return which open transactions have held the topic back for longer than its records may wait."""
     late = [each for each in found.transactions if open_seconds(each, now_ms) > topic.policy.max_age_seconds]
     return tuple(holding_text(topic, each, now_ms) for each in late)
 
 
-def why_failed(topic: Topic, found: Situation, instance: dg.DagsterInstance) -> str:
+def why_failed(topic: Topic, found: TopicProgress, instance: dg.DagsterInstance) -> str:
     """Return why the first of the ranges that have failed did so last, and in which run; nothing where none has."""
     for offsets in sorted(found.coverage.pending()):
         tried = found.tries.tried.get(offsets)
@@ -222,7 +222,7 @@ def why_failed(topic: Topic, found: Situation, instance: dg.DagsterInstance) -> 
     return ""
 
 
-def _silent_text(topic: Topic, silence: Silence, found: Situation) -> str:
+def _silent_text(topic: Topic, silence: Silence, found: TopicProgress) -> str:
     since = f"waits and nothing of {topic.name}/{silence.partition} has landed since {time_text(silence.since_ms)}"
     if silence.planned is None:
         return (
@@ -232,7 +232,7 @@ def _silent_text(topic: Topic, silence: Silence, found: Situation) -> str:
     return f"range {silence.planned.text(topic.name)} {since}: {_why_silent(topic, silence.planned, found)}"
 
 
-def _why_silent(topic: Topic, offsets: OffsetRange, found: Situation) -> str:
+def _why_silent(topic: Topic, offsets: OffsetRange, found: TopicProgress) -> str:
     run, tried = found.tries.in_progress.get(offsets), found.tries.tried.get(offsets)
     if run or found.blocked:
         return "; ".join(filter(None, [f"{run} is landing it" if run else "", found.blocked]))
