@@ -181,7 +181,8 @@ def _load(tree: dg.ComponentTree, decl: YamlFileDecl) -> Iterator[KafkaTopic]:
 
 
 def _twice(name: str, folder: Path, folders: Sequence[Path]) -> Broken:
-    where = " and ".join(sorted(str(file_of(each)) for each in folders))
+    files = sorted({str(file_of(each)) for each in folders})
+    where = " and ".join(files) if len(files) > 1 else f"several documents, parted by `---`, of {files[0]}"
     return Broken(
         name,
         folder,

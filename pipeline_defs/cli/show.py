@@ -83,8 +83,9 @@ def find_topic(name: str, found: TopicFiles | None = None) -> Topic:
         raise UnknownTopic(
             f"topic {name} is in no defs.yaml that can be used, and may be in one that cannot (`offsetlake doctor`): {reasons}"
         )
+    known = [*sorted(found.topics), *(f"what matches `{each.pattern}`" for each in found.patterns)]
     raise UnknownTopic(
-        f"topic {name} has no defs.yaml in {find_project()}; known are {some_of(sorted(found.topics)) or 'none'}"
+        f"topic {name} has no defs.yaml in {find_project()}; known are {some_of(known) or 'none'}"
         f"{meant(name, found.topics)}; nothing was written; add {defs_folder(find_project()) / name / 'defs.yaml'}"
     )
 

@@ -15,6 +15,7 @@ from ..core.log.coverage import State
 from ..core.log.topic_state import refuse_other_cluster
 from ..core.offsets import OffsetRange
 from ..core.tables.decoded_table import EVENT_TIME
+from ..core.tables.decoding import choose_outdated
 from ..core.tables.raw_table import RangeFiles, is_compacted
 from ..landing.auditing import Finding
 from ..landing.landed_files import rows_path
@@ -62,11 +63,12 @@ def trace_row(topic: Topic, partition: int, offset: int, adapters: Adapters, gen
             answer["compacted_file"] = adapters.lake.store.url(f"{log.folder}/{file.path}")
     decoded = adapters.decodings.read_ranges(topic.name) if topic.decode else None
     decoding = decoded.get(offsets) if decoded else None
-    if decoded is not None and decoding is not None:
+    if topic.decode and decoded is not None and decoding is not None:
         url = adapters.lake.store.url
         answer["decoded"] = {
             "revision": decoding.revision,
-            "is_outdated": not decoding.is_of(manifest),
+            "is_outdated": bool(choose_outdated({offsets: decoding}, topic.decode.fingerprint)),
+            "is_of_replaced_file": not decoding.is_of(manifest),
             "file": url(decoded.path_of(offsets)) if decoding.decoded else None,
             "dead_letters_file": url(decoded.path_of(offsets, is_dead=True)) if decoding.dead else None,
             "run": decoding.provenance.run_id,
@@ -76,7 +78,7 @@ def trace_row(topic: Topic, partition: int, offset: int, adapters: Adapters, gen
         if decoding.dead:
             path = decoded.path_of(offsets, is_dead=True)
             answer["decoded"]["dead_letter"] = _read_row(topic.name, path, record, adapters, "side, error_class, error")
-        if decoding.decoded and topic.decode and topic.decode.event_time:
+        if decoding.decoded and topic.decode.event_time:
             path, day = decoded.path_of(offsets), f"CAST({EVENT_TIME}::DATE AS VARCHAR) AS day"
             answer["decoded"] |= _read_row(topic.name, path, record, adapters, day) or {}
     if topic.latest is not None:

@@ -200,6 +200,27 @@ def wait_for_end(world: World) -> None:
     world.wait_until(lambda: holding(world) == [])
 
 
+def test_a_growth_is_where_the_logs_end_whatever_a_transaction_holds_back(world: World) -> None:
+    """[R-86] A key that moved to a new partition has its older record behind the open transaction of somebody else."""
+    world.fill(1)
+    world.plan()
+    producer = world.begin_transaction("open")
+    world.send([{"partition": 0, "value": b"other"}], producer)
+    world.send([{"partition": 0, "key": b"k", "value": b"old"}])
+    world.add_partitions(2)
+    world.send([{"partition": 1, "key": b"k", "value": b"new"}])
+    assert (world.watermarks(0).end, world.watermarks(1).end) == (1, 1), "the fault: readers see no more of it"
+    world.plan()
+    assert world.coverage.log.state.growths == ({0: 3, 1: 1},)
+    producer.commit_transaction()
+    producer.close()
+    wait_for_end(world)
+    world.plan_and_land()
+    log = world.coverage.log
+    assert {offsets.key: log.epoch_of(offsets) for offsets in log.ranges} == {"0-0-1": 0, "0-1-3": 0, "1-0-1": 0, "0-3-4": 1}
+    world.assert_all_landed_once()
+
+
 def test_an_open_transaction_holds_back_planning_and_is_named(world: World) -> None:
     """[R-3] [R-55] Nothing is planned past the last stable offset; after the commit the rest lands."""
     world.fill(5, 0)

@@ -207,6 +207,12 @@ def test_what_waits_is_left_out_and_what_comes_now_is_landed_at_once(behind: Wor
     assert f"offsetlake backfill {name} --offsets 0:0-350 --apply" in told["state"]
     assert "left out on purpose" in offsetlake("losses")
     behind.assert_proven()
+    behind.send_numbered(10)
+    behind.plan()
+    behind.delete_records(0, 395)
+    behind.wait_for_earliest(0, 395)
+    said = offsetlake("skip", "--to", "latest", "--apply")
+    assert f"nothing of {name} can be skipped: of what waits before latest, 1 range, Kafka has deleted a part" in said
 
 
 def test_what_was_left_out_is_landed_where_somebody_asks_for_it(behind: World) -> None:

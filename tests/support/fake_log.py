@@ -191,14 +191,17 @@ class FakeKafka:
         former = next((each.topic_id for each in log_state.former_ids), None) if lag else None
         topic_id = former or self.topic_id
         partitions = {}
-        for p, log in enumerate(self.incarnations[topic_id].partitions):
+        logs = self.incarnations[topic_id].partitions
+        is_growth = log_state.topic_id == topic_id and 0 < len(log_state.heads) < len(logs)
+        for p, log in enumerate(logs):
             marks, high, epoch = log.marks_at(policy.isolation_level), len(log.appended), 1
             if lag and former is None:  # it has not heard that it was deposed
                 marks, high, epoch = log.marks_of_deposed(policy.isolation_level, lag), log.deposed_end, 0
             head = log_state.heads[p].offset if log_state.topic_id == topic_id and p in log_state.heads else marks.earliest
             oldest = next((record.timestamp_ms for _, record in log.left(head, marks.end)), None)
             start = marks.end if log_state.seq == 0 and policy.start == "latest" else None
-            partitions[p] = PartitionState(marks, oldest, start, high_watermark=high, leader_epoch=epoch)
+            is_high = is_growth or marks.end < head  # elsewhere the adapter does not ask for the log's own end
+            partitions[p] = PartitionState(marks, oldest, start, high_watermark=high if is_high else None, leader_epoch=epoch)
         led = {p: seen for p, seen in partitions.items() if p not in self.leaderless}
         return TopicState(topic, topic_id, led, leaderless=(*sorted(self.leaderless),))
 

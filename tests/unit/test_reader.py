@@ -13,6 +13,7 @@ from typing import Any
 import duckdb
 import offsetlake
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
@@ -20,8 +21,8 @@ from pipeline_defs.adapters.lake import parquet
 from pipeline_defs.adapters.lake.parquet import RAW_SCHEMA
 from pipeline_defs.adapters.tables import delta_log
 from pipeline_defs.adapters.tables.delta_log import raw_table_log
-from pipeline_defs.adapters.tables.duck import Duck
-from pipeline_defs.adapters.tables.topic_rows import find_rows
+from pipeline_defs.adapters.tables.duck import Duck, relate_table
+from pipeline_defs.adapters.tables.topic_rows import TableRows, find_rows
 from pipeline_defs.core.errors import BadKey, BadSetting, OffsetlakeError, Refused, UnknownTopic
 from pipeline_defs.core.landing.verdicts import Outcome
 from pipeline_defs.core.log.delivery import Delivery
@@ -276,6 +277,18 @@ def test_a_redo_gives_the_column_where_a_person_replaces(older: SmallWorld) -> N
     assert [verdict.outcome for verdict in older.land("replace")] == [Outcome.REPLACED] * 2
     assert read(older).column(NEW).to_pylist() == [0] * 6
     assert_all_is_in_order(older.lake)
+
+
+def test_a_relation_has_the_fields_and_types_that_its_files_are_older_than(world: SmallWorld) -> None:
+    """[R-66] An older day of a table that has grown, say, as the other forms give it."""
+    value = pa.array([{"v": 2**31 - 1}], pa.struct([("v", pa.int32())]))
+    pq.write_table(pa.table({"offset": [1], "value": value, "_own": [True]}), world.folder / "old.parquet")
+    grown = pa.struct([("v", pa.int64()), ("n", pa.string())])
+    schema = pa.schema([("offset", pa.int64()), ("value", grown), ("d", pa.decimal128(9, 4)), ("_own", pa.bool_())])
+    with duckdb.connect() as connection:
+        relation = relate_table(TableRows(("old.parquet",), schema, "_own"), world.lake, connection)
+        assert relation.columns == ["offset", "value", "d"]
+        assert relation.project("value.v * 2, value.n, d").fetchall() == [(2**32 - 2, None, None)]
 
 
 def test_a_replace_that_died_before_the_exchange_hides_no_column(older: SmallWorld) -> None:

@@ -354,7 +354,12 @@ def test_trace_says_that_a_record_is_a_dead_letter(compacted: LandedTopic, monke
     assert ["decoded.dead_letter  -\n" in text for text in shown] == [True, False]
     for text, record in zip(shown, ['{"id": 2}', '{"id": 1.5}'], strict=True):
         assert f"         row.value  {record}" in text and "{" not in text.replace(record, "")
-        assert "decoded.is_outdated  false" in text and "decoded.decoded_at  2" in text and "_ms" not in text
+        assert "decoded.is_outdated  true" in text and "decoded.decoded_at  2" in text and "_ms" not in text
+    ours = replace(compacted.topic, decode=Decode(value=Side(Format.JSON, ArrowDecoder().schema)))
+    monkeypatch.setattr(type(compacted), "topic", ours)
+    told = run("trace", TOPIC, "0", "12").stdout
+    assert "decoded.is_outdated  false" in told, "as `status` and `decode --outdated` say: it is of these settings"
+    assert "decoded.is_of_replaced_file  false" in told
 
 
 def test_dead_letters_are_shortened_in_a_table_and_whole_in_json(topic: LandedTopic, monkeypatch: pytest.MonkeyPatch) -> None:

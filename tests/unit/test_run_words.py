@@ -34,7 +34,7 @@ from pipeline_defs.core.landing.verdicts import failed
 from pipeline_defs.core.log.cutting import Policy
 from pipeline_defs.core.offsets import parse_key
 from pipeline_defs.operate import status
-from pipeline_defs.operate.news import FailedSince, FailedTicks, LandedCount, LandedSince, landed_text
+from pipeline_defs.operate.news import LASTS, FailedSince, FailedTicks, LandedCount, LandedSince, landed_text
 from pipeline_defs.orchestration.assets.raw_asset import _check_landed
 from pipeline_defs.orchestration.home import dagster_home, dagster_server
 from pipeline_defs.orchestration.home.daemons import read_sensors
@@ -295,6 +295,11 @@ def test_what_ticks_fail_at_is_told_once_by_reason(tmp_path: Path) -> None:
         assert ticks.read(now + timedelta(seconds=60), read_sensors(instance)) == ["planning of orders fails: it is away"]
         end_tick(TickStatus.SKIPPED)
         assert ticks.read(now, read_sensors(instance)) == [] and told(ORDERS) == ""
+        for late, expected in ((timedelta(minutes=2), []), (2 * LASTS, ["planning of orders fails: it is away"])):
+            end_tick(TickStatus.SKIPPED)  # it did not get to that topic
+            assert ticks.read(now + late, read_sensors(instance)) == []
+            end_tick(TickStatus.FAILURE, TopicsFailed("of 3 topics 1 cannot be planned", ["orders: it is away"]))
+            assert ticks.read(now + late, read_sensors(instance)) == expected, "the same failure goes on, or it is another"
         end_tick(TickStatus.FAILURE, LakeUnavailable("the lake is away"))
         assert ticks.read(now, read_sensors(instance)) == ["planning of all topics fails: the lake is away"]
         assert "the lake is away" in told(PAYMENTS)
@@ -383,9 +388,12 @@ def test_a_history_that_does_not_answer_ends_nothing_and_is_told_once(tmp_path: 
             is_taken.set()
         return {"json://busy": "alert URL 2 of 2"} if len(asked) == 1 else {}
 
-    silent = OperationalError("SELECT", {}, Exception("unable to open database file"))
-    server = Mock(find_others=list, find_load_error=lambda: None, end_hung=lambda *_: [], url="http://127.0.0.1:3000")
-    looks = Mock(side_effect=[None, silent, silent, None, KeyboardInterrupt])
+    silent, locked = (
+        OperationalError("SELECT", {}, Exception(why)) for why in ("unable to open database file", "database is locked")
+    )
+    ended = Mock(return_value=[])
+    server = Mock(find_others=list, find_load_error=lambda: None, end_hung=ended, url="http://127.0.0.1:3000")
+    looks = Mock(side_effect=[None, silent, silent, locked, None, KeyboardInterrupt])
     fakes = {
         **dict.fromkeys(("_handle_signals", "_revive", "_tell_news", "LandedSince", "FailedSince", "FailedTicks"), Mock()),
         "_services": lambda *_: nullcontext(server),
@@ -410,7 +418,8 @@ def test_a_history_that_does_not_answer_ends_nothing_and_is_told_once(tmp_path: 
     assert all(f"the folder {tmp_path / 'home'} is gone" in text for each in asked for text in each.values())
     assert (tmp_path / "home" / "dagster.yaml").is_file(), "where it was deleted a history begins anew"
     assert told.count("does not answer: unable to open database file") == 1 and told.count("answers again") == 1
-    assert looks.call_count == 5 and told.endswith("everything is stopped; what is landed stays landed\n")
+    assert [call.args for call in ended.call_args_list] == [(None, None)] * 3, "also while who hangs holds the history's lock"
+    assert looks.call_count == 6 and told.endswith("everything is stopped; what is landed stays landed\n")
 
 
 def test_definitions_that_load_no_more_are_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -125,7 +125,7 @@ WRONG: dict[str, tuple[str | bytes, str]] = {
     "a subject of no registry": (HEAD + "  decode: {value: {format: json, inline_schema: a INT, subject: s}}\n", "expected `registry` beside it"),
     "a function as a type": (HEAD.replace("offsetlake.KafkaTopic", "os.system"), "`type` is os.system, expected offsetlake.KafkaTopic"),
     "a field of the topic beside attributes": (HEAD + "decode: {}\n", "line 4: `decode`: there is no such field beside .* fields of the topic are below `attributes`"),
-    "a topic twice": (HEAD + "---\n" + HEAD, r"a topic has one defs\.yaml, found more: topic bad in"),
+    "a topic twice": (HEAD + "---\n" + HEAD, r"a topic has one defs\.yaml, found more: topic bad in several documents, parted by `---`, of .*defs\.yaml; "),
 }  # fmt: skip
 
 

@@ -163,13 +163,10 @@ class Kafka(Connection):
             epoch_ends = self._read_epoch_ends(topic, log_state, seen)
         topic_id, watermarks = seen.topic_id, seen.watermarks
         same = log_state.topic_id in {None, topic_id} and not are_two(log_state.cluster_id, seen.cluster_id)
-        below = [
-            p for p, marks in watermarks.items() if same and p in log_state.heads and marks.end < log_state.heads[p].offset
-        ]
-        highs = self._read_ends(topic, below, "read_uncommitted") if below else {}
+        heads = {p: log_state.heads[p].offset for p in watermarks if p in log_state.heads} if same else {}
+        highs = self._read_high_watermarks(topic, watermarks, heads)
         starts = self._start_offsets(topic, watermarks, policy) if log_state.seq == 0 else {}
         retention = read_retention(self.read_config(topic))
-        heads = {p: log_state.heads[p].offset for p in watermarks if p in log_state.heads} if same else {}
         first = {p: max(heads.get(p, 0), marks.earliest) for p, marks in watermarks.items()}
         waiting = {p: at for p, at in first.items() if at < watermarks[p].end}
         oldest = self.read_timestamps(topic, waiting, policy.isolation_level)
@@ -188,6 +185,19 @@ class Kafka(Connection):
             )
         size = self.read_bytes_per_record(topic, watermarks) if policy.records_per_range == "auto" else None
         return TopicState(topic, topic_id, partitions, size, seen.cluster_id, seen.leaderless)
+
+    def _read_high_watermarks(self, topic: str, marks: Mapping[int, Watermarks], heads: Mapping[int, int]) -> dict[int, int]:
+        """Read the ends of the logs themselves where these count: below a head, and of all Kafka partitions at a growth.
+
+        At a growth the new ones are asked first. A producer that moves a key to one of them has written to the old one before,
+        so the older record is never of a later epoch.
+        """
+        below = [p for p, head in heads.items() if marks[p].end < head]
+        highs = self._read_ends(topic, below, "read_uncommitted") if below else {}
+        for some in ([*(marks.keys() - heads.keys())], [*heads]) if heads and len(heads) < len(marks) else ():
+            ends = self._list_offsets(topic, some, OffsetSpec.LATEST, "read_uncommitted")
+            highs |= {p: end.offset for p, end in ends.items()}
+        return highs
 
     def _read_epoch_ends(self, topic: str, log_state: LogState, seen: Observation) -> dict[int, int]:
         """Read where the leader epoch that moved each head ends, for Kafka partitions with a newer leader.

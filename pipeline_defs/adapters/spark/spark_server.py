@@ -24,7 +24,7 @@ from ...core.errors import EngineUnavailable
 from ..store.disk import errno_in, mend
 from ..system.java import take_all_letters
 from ..system.locks import hold_start, try_start_lock
-from ..system.processes import Process, end_group, spawn_process, stop_process, wait_for
+from ..system.processes import Process, end_group, spawn_process, stop_process, too_few_files, wait_for
 from .spark_liveness import LOOPBACK
 
 STATE, LOG, WORK, SPENT = "server.json", "server.log", "work", "spent"
@@ -279,4 +279,4 @@ def _why(log: Path, said_before: int) -> str:
     lines = [line for line in map(str.strip, _TRACEBACK.sub("", text).splitlines()) if line and not line.startswith("at ")]
     told = (lines or [match[1] for match in _TRACEBACK.finditer(text)])[-LOG_LINES:]
     step = mend(errno_in(text) if shutil.disk_usage(log.parent).free else errno.ENOSPC)
-    return "; ".join([" | ".join(told) or "it said nothing", *([step] if step else [])])
+    return "; ".join(filter(None, [" | ".join(told) or "it said nothing", step, too_few_files()]))

@@ -17,6 +17,7 @@ from pathlib import Path
 
 _POLL_SECONDS = 0.05
 _KILL_SECONDS = 10
+LEAST_FILES = 512  # with 256 Spark's JVM does not start
 OPEN_FILES = 10_240  # enough for thousands of topics; macOS allows no more, whatever its limit says
 
 
@@ -129,6 +130,14 @@ def raise_open_files() -> None:
     wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def too_few_files() -> str:
+    """Return what to do where no limit can be raised to the open files that Spark's JVM needs to start; else nothing."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    if hard == resource.RLIM_INFINITY or hard >= LEAST_FILES:
+        return ""
+    return f"a process may open {hard} files, expected {LEAST_FILES} or more: raise it (`ulimit -Hn`, LimitNOFILE of systemd)"
 
 
 def last_lines(log: Path, count: int = 20) -> list[str]:

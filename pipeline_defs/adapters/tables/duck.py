@@ -212,7 +212,8 @@ def relate_table(rows: TableRows, lake: Lake, connection: duckdb.DuckDBPyConnect
     """Return rows of a derived table as a relation; raise `FileNotFoundError` if a file is gone."""
     if not rows.paths:
         return connection.from_arrow(rows.shown.empty_table())
-    relation = _relate(f"{_all_of(rows.paths, lake)} WHERE {rows.where}", connection)
+    # files that are all older than a field, or than a wider type, lack it
+    relation = _relate(f"{no_rows(rows.shown)} UNION ALL BY NAME {_all_of(rows.paths, lake)} WHERE {rows.where}", connection)
     return relation.select(duckdb.StarExpression(exclude=rows.hidden)) if rows.hidden else relation
 
 

@@ -111,6 +111,8 @@ def up(port: int | None) -> None:
                         _say(ended)
                     definitions.look(server, is_ticking=not is_silent(silences[1]))
                     _tell_news(failed, ticks, since, sensors)
+                for ended in server.end_hung(None, None) if history.is_locked else ():
+                    _say(ended)
     except KeyboardInterrupt:
         OUT.print("everything is stopped; what is landed stays landed")
 
@@ -140,18 +142,21 @@ class _History:
 
     project: Path
     trouble: _Trouble
+    is_locked: bool = field(default=False, init=False)  # by a process that may stand still: no heartbeat can be read then
 
     @contextmanager
     def asked(self) -> Iterator[None]:
         try:
             yield
         except SQLAlchemyError as error:
+            self.is_locked = "database is locked" in str(error)
             home = self.trouble.adapters.settings.dagster_home
             if not self.trouble.told:
                 self.trouble.begin(_SILENT.format(why_silent(error, home)))
             with suppress(BadSetting):  # it is tried again
                 make_home(home, self.project)  # one that was deleted begins anew, and the next tick tells it what the lake has
             return
+        self.is_locked = False
         self.trouble.end("Dagster's history answers again")
 
 
@@ -279,6 +284,7 @@ def _revive(server: DagsterServer, adapters: Adapters) -> None:
         _say(f"Dagster has ended; it is started again; its log is {server.log}")
         try:
             server.revive()
+            _say(f"Dagster runs again at {server.url}")
         except (DagsterUnavailable, OSError) as error:
             again = f"; it is tried again, {MOST_REVIVALS} times in {REVIVAL_SECONDS / 60:.0f} minutes"
             _alarm(f"{error}{again}", adapters)

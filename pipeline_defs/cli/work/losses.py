@@ -150,7 +150,12 @@ def skip(topic: str, to: str, by: str, apply: bool, as_json: bool) -> None:
         print_json({"topic": topic, "to": to, "applied": apply and bool(skips), "offsets": offsets, "skips": stretches})
         return
     if not skips:
-        OUT.print(f"nothing of {topic} waits before {to}")
+        left = [each for each in adapters.lake.recent(topic).pending() if each.end <= ahead.to.get(each.partition, 0)]
+        partly = (
+            f"nothing of {topic} can be skipped: of what waits before {to}, {counted(len(left), 'range')}, Kafka has deleted a "
+            f"part, or a run is at it just now; `{command('losses', topic)}` shows what is to be accepted, then the rest lands"
+        )
+        OUT.print(partly if left else f"nothing of {topic} waits before {to}", soft_wrap=True)
         return
     rows = [(link.offsets.text(topic), len(link.offsets)) for link in skips]
     print_table(f"{'skipped' if apply else 'would skip'} {offsets:,} offsets", ["range", "offsets"], rows)

@@ -128,7 +128,7 @@ def build_decoded_asset(topic: Topic, config: Decode, lake: str) -> dg.AssetsDef
                     adapters.watch_step("reported_decoded", key=verdict.offsets.key)
                     done.add(verdict.offsets.key)
                     made += [verdict.decoding] if verdict.outcome in NEWLY_DECODED else []
-            tell_decoded(topic, made, context, began_ms, adapters)
+                tell_decoded(topic, made, context, began_ms, adapters)  # before a tick would
             # a run without a partition key has no output, so Dagster skips the checks that come after it
             if not context.has_partition_key:
                 for evaluation in check_decodings(topic, adapters):

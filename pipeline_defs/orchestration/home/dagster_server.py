@@ -217,7 +217,7 @@ class DagsterServer:
                 _stop_group(self._process)
             else:
                 left = f"{DEAF_SECONDS - (now - self._heard_at):.0f} s"
-                say(f"Dagster's webserver does not answer; ranges land without it; all of Dagster is started anew in {left}")
+                say(f"Dagster's webserver does not answer; landing does not need it; all of Dagster is started anew in {left}")
 
     def find_others(self) -> list[Holder]:
         """Find the daemons of this home that are not ours: they do each tick a second time."""
