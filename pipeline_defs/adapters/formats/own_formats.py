@@ -7,9 +7,7 @@ Such a function is given the Spark column of the bytes, and returns that of the 
 the same value for the same bytes.
 """
 
-import threading
 from collections.abc import Mapping
-from concurrent.futures import Future
 from dataclasses import replace
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
@@ -21,6 +19,7 @@ from pyspark.sql import functions as f
 from ...core.decode.decoders import Format
 from ...core.errors import BadSetting, first_line
 from ..spark.spark_session import make_active
+from ..system.outage import ask_within
 from .decoded import Decoded, SideOutcome, decoded_where_not_null, failed, has_times_of_a_calendar
 
 GROUP = "offsetlake.formats"
@@ -79,23 +78,18 @@ def _call(point: EntryPoint, raw: Column, session: SparkSession) -> object:
 
     It is called by a thread that ends with the process: other topics wait `CALL_SECONDS` for it at most.
     """
-    given: Future[object] = Future()
 
-    def call() -> None:
+    def call() -> object:
         try:
             make_active(session)
-            given.set_result(point.load()(raw))
-        except BaseException as error:  # noqa: BLE001 (a user's own code, which may raise `KeyboardInterrupt` too)
-            given.set_exception(error)
+            return point.load()(raw)
+        except BaseException as error:  # a user's own code, which may raise `KeyboardInterrupt` too
+            raise _unusable(point, f"it fails: {type(error).__name__}: {first_line(error)}") from error
 
-    threading.Thread(target=call, name=f"format {point.name}", daemon=True).start()
     try:
-        error = given.exception(CALL_SECONDS)
-    except TimeoutError:  # of this wait
+        return ask_within(CALL_SECONDS, call)
+    except TimeoutError:
         raise _unusable(point, f"it has returned nothing for {CALL_SECONDS:g} s") from None
-    if error is not None:
-        raise _unusable(point, f"it fails: {type(error).__name__}: {first_line(error)}") from error
-    return given.result()
 
 
 def _find(name: str) -> EntryPoint:

@@ -5,7 +5,6 @@ Invariant: a record counts as acknowledged only where the broker has said so, an
 
 import gzip
 import json
-import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -18,6 +17,7 @@ from kafka.errors import KafkaError, MessageSizeTooLargeError
 
 from ...core.advice import counted
 from ...core.errors import BadSetting, BrokerUnavailable, Refused, cause_of
+from ..system.outage import ask_within
 from .access import OPEN, Access
 from .kafka_knock import knock
 
@@ -256,12 +256,9 @@ def _send_all(producer: KafkaProducer, records: Iterable[Record], tally: _Tally,
 
 def _abort(producer: KafkaProducer) -> bool:
     """Abort the open transaction and return whether the broker answered: kafka-python alone would wait for ever."""
-    answered = threading.Event()
-
-    def abort() -> None:
-        with suppress(KafkaError):  # a fenced producer has nothing to abort
-            producer.abort_transaction()
-        answered.set()
-
-    threading.Thread(target=abort, name="offsetlake-abort", daemon=True).start()
-    return answered.wait(ABORT_SECONDS)
+    with suppress(KafkaError):  # a fenced producer has nothing to abort
+        try:
+            ask_within(ABORT_SECONDS, producer.abort_transaction)
+        except TimeoutError:
+            return False
+    return True

@@ -1,6 +1,5 @@
 """`offsetlake metrics`: where topics stand, for Prometheus; printed, or served over HTTP."""
 
-import ipaddress
 import signal
 import threading
 from contextlib import suppress
@@ -12,6 +11,7 @@ import click
 from ...adapters.system.http_pages import HTML, Page, serve_pages
 from ...adapters.telemetry.prometheus import CONTENT_TYPE, metrics_text
 from ...core.errors import LakeUnavailable
+from ...core.setting_values import is_this_machine
 from ...operate.metrics import read_metrics
 from ...operate.status import find_instance
 from ...orchestration.home.dagster_home import open_instance
@@ -79,7 +79,7 @@ def metrics(topic: str | None, listen: tuple[str, int] | None) -> None:
     with serve_pages(host, port, pages, names=[named] if named else []) as at:
         url = f"http://{f'[{host}]' if ':' in host else host}:{at}"
         OUT.print(f"metrics at {url}/metrics, maps at {url}/map/TOPIC; Ctrl-C ends", soft_wrap=True)
-        if not _is_loopback(host):
+        if not is_this_machine(host):
             ERRORS.print(f"open to whoever reaches {host}: there is no password; topic names and offsets can be read")
         _wait_for_the_end()
 
@@ -88,13 +88,6 @@ def _draw_map(topic: Topic, adapters: Adapters) -> str:
     with open_instance(adapters.settings.dagster_home) as instance:
         picture, remark = read_picture(topic, adapters, instance)
     return page(picture, adapters.now_ms(), remark)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _wait_for_the_end() -> None:
