@@ -829,3 +829,18 @@ def test_the_first_time_is_that_of_the_first_record_that_a_reader_sees(level: st
         seen = [each.seen(at, level) for each in log if each.end > at]
         assert found == next((times[0] for times in seen if times), None)
         assert len(admin.fetches) <= (1 if seen[0] or len(seen) == 1 else len(LOOKS))
+
+
+def test_at_a_growth_the_ends_of_new_partitions_are_asked_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """[R-86] An old one's is then of a later moment: what was written to it before a key moved is of no later epoch."""
+    asked = list[list[int]]()
+
+    def end_of(_: Kafka, topic: str, partitions: Iterable[int], *__: object) -> dict[int, Mock]:
+        asked.append(sorted(partitions))
+        return {p: Mock(offset=7) for p in partitions}
+
+    monkeypatch.setattr(Kafka, "_list_offsets", end_of)
+    kafka, marks = object.__new__(Kafka), {p: Watermarks(0, 5) for p in range(3)}
+    assert kafka._read_high_watermarks("orders", marks, dict.fromkeys(marks, 5)) == {} and asked == [], "the control"
+    assert kafka._read_high_watermarks("orders", marks, {0: 5, 1: 5}) == {0: 7, 1: 7, 2: 7}
+    assert asked == [[2], [0, 1]]

@@ -355,7 +355,7 @@ def test_trace_says_that_a_record_is_a_dead_letter(compacted: LandedTopic, monke
     for text, record in zip(shown, ['{"id": 2}', '{"id": 1.5}'], strict=True):
         assert f"         row.value  {record}" in text and "{" not in text.replace(record, "")
         assert "decoded.is_outdated  true" in text and "decoded.decoded_at  2" in text and "_ms" not in text
-    ours = replace(compacted.topic, decode=Decode(value=Side(Format.JSON, ArrowDecoder().schema)))
+    ours = replace(compacted.topic, decode=Decode(value=Side(Format.JSON, INT.schema)))
     monkeypatch.setattr(type(compacted), "topic", ours)
     told = run("trace", TOPIC, "0", "12").stdout
     assert "decoded.is_outdated  false" in told, "as `status` and `decode --outdated` say: it is of these settings"
