@@ -7,7 +7,7 @@ Dagster show it.
 
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -31,7 +31,7 @@ from pydantic import ValidationError
 
 from .adapters.system.project_folder import find_project, is_validating
 from .adapters.system.text_files import UnreadableText, read_text_file
-from .adapters.system.yaml_text import NotYaml, check_yaml, shown, sketch
+from .adapters.system.yaml_text import Document, NotYaml, check_yaml, shown, sketch
 from .component import KafkaTopic
 from .core.advice import meant
 from .core.errors import BadSetting, OffsetlakeError, Refused, first_line
@@ -202,8 +202,7 @@ def _explain(folder: Path, error: BaseException) -> Broken:
     """Return a broken file, with an error that says what is wrong in it in our own words."""
     file = file_of(folder)
     documents = _sketch(file)
-    attributes = [each["attributes"] for each in documents if isinstance(each.get("attributes"), dict)]
-    name = next((each["topic"] for each in attributes if isinstance(each.get("topic"), str) and each["topic"]), folder.name)
+    name = next((each.topic for each in documents if each.topic), None) or folder.name
     own = next((each for each in _chain(error) if isinstance(each, OffsetlakeError)), None)
     if own is not None:
         is_named = own.message.startswith(str(file))
@@ -211,15 +210,16 @@ def _explain(folder: Path, error: BaseException) -> Broken:
     return Broken(shown(name), folder, _error(file, _reason(error, documents)))
 
 
-def _reason(error: BaseException, documents: Sequence[Mapping[str, Any]]) -> str:
+def _reason(error: BaseException, documents: Sequence[Document]) -> str:
     place = ""
     for each in _chain(error):
         if isinstance(each, ValidationError):
             return "; ".join(f"{place if not said.startswith('line ') else ''}{said}" for said in problems_of(each))
         if isinstance(each, DagsterError | ValueError) and not place:
-            wrong = [each["type"] for each in documents if isinstance(each.get("type"), str) and each["type"] != COMPONENT]
+            wrong = [each for each in documents if each.type is not None and each.type != COMPONENT]
             if wrong and not isinstance(each, ResolutionException):
-                return f"`type` is {shown(wrong[0])}, expected {COMPONENT}{meant(wrong[0], [COMPONENT])}"
+                found = str(wrong[0].type)
+                return f"`type` is {shown(found)}, expected {COMPONENT}{meant(found, [COMPONENT])}"
         if isinstance(each, ResolutionException):
             place = _place_of(str(each))
         elif not isinstance(each, ComponentTreeException):
@@ -256,7 +256,7 @@ def _error(file: Path, reason: str) -> BadSetting:
     return BadSetting(f"{file} cannot be used: {reason}; nothing of it was started, other topics go on; correct the file")
 
 
-def _sketch(file: Path) -> list[dict[str, Any]]:
+def _sketch(file: Path) -> list[Document]:
     try:
         return sketch(read_text_file(file))
     except UnreadableText:

@@ -19,9 +19,6 @@ from ..orchestration.runs.projection import error_text, is_run_of, read_reason, 
 from ..topics import LAND_PENDING, Topic
 
 PAUSE = timedelta(minutes=1)
-LASTS = timedelta(
-    minutes=10
-)  # a reason that no tick has given for so long is over: a tick that is late leaves topics to the next
 _AT_ONCE = 1_000
 _TELLING = [TickStatus.FAILURE, TickStatus.SKIPPED]
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)
@@ -94,7 +91,7 @@ class FailedTicks:
 
     def __init__(self, instance: dg.DagsterInstance, since: datetime) -> None:
         self._instance, self._since = instance, since
-        self._told: dict[str, datetime] = {}  # when each was seen last
+        self._told: set[str] = set()
         self._told_at: dict[str, datetime] = {}  # by topic
 
     def read(self, now: datetime, sensors: Sequence[InstigatorState]) -> list[str]:
@@ -102,9 +99,9 @@ class FailedTicks:
         found: dict[str, list[str]] = {}
         for name, reason in read_tick_failures(self._instance, sensors, self._since):
             found.setdefault(reason, []).append(name or "all topics")
-        self._told = {each: at for each, at in self._told.items() if now - at < LASTS}
+        self._told &= found.keys()
         due = [each for each in found if each not in self._told and now - self._told_at.get(found[each][0], _LONG_AGO) >= PAUSE]
-        self._told |= dict.fromkeys([*(each for each in found if each in self._told), *due], now)
+        self._told.update(due)
         self._told_at |= {found[each][0]: now for each in due}
         return [f"planning of {some_of(found[each])} fails: {each}" for each in due]
 

@@ -107,7 +107,7 @@ def read_left_behind(files: TopicFiles, adapters: Adapters) -> Iterator[dict[str
                 )
             except OffsetlakeError as error:
                 said = f"and cannot be read: {error}"
-            known = {"topic": name, "partitions": [], "tables": [], "kind": "left_behind"}
+            known = {"topic": name, "partitions": [], "tables": []}
             yield {**known, "next_action": f"no defs.yaml names it, or it is excluded, {said}"}
 
 

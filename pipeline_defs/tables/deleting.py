@@ -75,6 +75,12 @@ def _find_unnamed_of_latest(topic: str, lake: Lake, now_ms: int, older_than_seco
     return LatestTable(lake, topic).find_unnamed(older_than_seconds)
 
 
+def is_vacuum_due(lake: Lake, now_ms: int) -> bool:
+    """Return whether `vacuum` would delete or mend something, or report a table that cannot be read."""
+    found = any(isinstance(each, OffsetlakeError) or each for each in _find_all(lake, now_ms, VACUUM_AFTER_SECONDS))
+    return found or any(log.find_damage() for log in _find_logs(lake))  # a log that cannot be read is found above
+
+
 def vacuum(
     lake: Lake, now_ms: int, older_than_seconds: float = VACUUM_AFTER_SECONDS, on_step: StepWatcher = no_step
 ) -> tuple[list[str], list[OffsetlakeError]]:

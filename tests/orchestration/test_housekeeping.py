@@ -373,6 +373,7 @@ def test_the_job_prunes_by_the_setting(world: World, days: int | None) -> None:
     """[R-99]"""
     failed = create_run(world)
     world.adapters.settings = dataclasses.replace(world.adapters.settings, run_retention_days=days)
+    assert not requests_of(world, PRUNE)
     world.later(31 * DAY_MS)
     assert bool(requests_of(world, PRUNE)) is (days is not None)
     assert run_job(world, PRUNE).success

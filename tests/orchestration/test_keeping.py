@@ -559,10 +559,12 @@ def test_the_command_shows_first_and_then_deletes(world: World, orphan: Path, mo
     assert not orphan.parent.exists()
 
 
-def test_the_job_sweeps_by_the_clock_of_the_lake(world: World, orphan: Path) -> None:
-    """[R-58]"""
-    assert len(requests_of(world, SWEEP)) == 1
+def test_the_job_runs_where_there_is_something(world: World, orphan: Path) -> None:
+    """[R-58] Its schedule launches nothing for what was written just now."""
+    assert requests_of(world, SWEEP) == [], "the control: it was written just now"
+    assert run_job(world, SWEEP).success and orphan.exists()
     world.later(LATER_MS)
+    assert len(requests_of(world, SWEEP)) == 1
     assert run_job(world, SWEEP).success and orphan.exists(), "by the clock of the lake it was written just now"
     age(orphan)
     assert run_job(world, SWEEP).success and not orphan.exists()

@@ -354,7 +354,7 @@ def test_a_webserver_that_answers_no_more_ends_all_of_dagster(home: Path, monkey
     assert not said and server.is_running() and fault.called
     fault.side_effect = TimeoutError
     server.end_deaf(said.append)
-    assert "does not answer; ranges land without it" in said.pop() and server.is_running()
+    assert "does not answer; landing does not need it" in said.pop() and server.is_running()
     monkeypatch.setattr(dagster_server, "DEAF_SECONDS", -1.0)
     server.end_deaf(said.append)
     assert "has not answered for minutes" in said.pop() and not server.is_running()

@@ -289,6 +289,11 @@ def test_a_relation_has_the_fields_and_types_that_its_files_are_older_than(world
         relation = relate_table(TableRows(("old.parquet",), schema, "_own"), world.lake, connection)
         assert relation.columns == ["offset", "value", "d"]
         assert relation.project("value.v * 2, value.n, d").fetchall() == [(2**32 - 2, None, None)]
+        nameless = schema.append(pa.field("more", pa.struct([("", pa.int64()), ("b", pa.int64())])))
+        assert relate_table(TableRows(("old.parquet",), nameless, "_own"), world.lake, connection).columns == [
+            "offset",
+            "value",
+        ]
 
 
 def test_a_replace_that_died_before_the_exchange_hides_no_column(older: SmallWorld) -> None:

@@ -110,6 +110,7 @@ WRONG: dict[str, tuple[str | bytes, str]] = {
     "UTF-16": (HEAD.encode("utf-16"), "line 1 has the byte 0xff, expected UTF-8"),
     "a control character": (HEAD + "  description: a\x1bb\n", "line 4: the character 0x1b is not allowed"),
     "an object": (HEAD + "  description: !!python/object:os.system {}\n", "could not determine a constructor for the tag .*python/object:os.system"),
+    "beyond Unicode": (HEAD + '  description: "\\UFFFFFFFF"\n', "it is no YAML: "),
     "deep": (HEAD + "  owners: " + "[" * 3000 + "\n", "it is no YAML: maximum recursion depth"),
     "an unknown part": (HEAD + "foo: 1\n", "line 4: `foo`: there is no such field"),
     "an unknown field": (HEAD + "  recrds_per_range: 1\n", "line 4: `recrds_per_range`: there is no such field, did you mean"),

@@ -16,7 +16,7 @@ from kafka.errors import AuthorizationError, StaleMetadata, TopicAlreadyExistsEr
 from kafka.structs import OffsetAndMetadata, OffsetAndTimestamp
 
 from ...core.advice import some_of
-from ...core.errors import BrokerUnavailable, NoLeader, OffsetlakeError, Refused, StaleAnswer
+from ...core.errors import BrokerUnavailable, NoLeader, OffsetlakeError, Refused, StaleAnswer, UnknownTopic
 from ...core.log.cutting import Policy
 from ...core.log.expiry import Durability, Exposure, Rates, read_durability, read_retention, seconds_to_loss
 from ...core.log.holes import BatchSpan, SpanKind
@@ -195,7 +195,13 @@ class Kafka(Connection):
         below = [p for p, head in heads.items() if marks[p].end < head]
         highs = self._read_ends(topic, below, "read_uncommitted") if below else {}
         for some in ([*(marks.keys() - heads.keys())], [*heads]) if heads and len(heads) < len(marks) else ():
-            ends = self._list_offsets(topic, some, OffsetSpec.LATEST, "read_uncommitted")
+            try:
+                ends = self._list_offsets(topic, some, OffsetSpec.LATEST, "read_uncommitted")
+            except UnknownTopic as error:
+                raise StaleAnswer(
+                    f"topic {topic} has fewer Kafka partitions than a moment before, as if it was created again; nothing was "
+                    "planned; the next tick looks again"
+                ) from error
             highs |= {p: end.offset for p, end in ends.items()}
         return highs
 

@@ -1,12 +1,12 @@
 """YAML whose faults are told with their line: what PyYAML cannot read, and repeated keys, of which it takes the last.
 
-Dagster reads the same text afterwards. Invariants: whatever the text, nothing but `NotYaml` is raised; nothing but texts,
-lists and mappings is constructed.
+Dagster reads the same text afterwards. Invariants: whatever the text, nothing but `NotYaml` is raised; no object is
+constructed.
 """
 
 import re
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import dataclass
 
 import yaml
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
@@ -22,17 +22,25 @@ class NotYaml(ValueError):
         self.problems = problems
 
 
+@dataclass(frozen=True, slots=True)
+class Document:
+    """What one document of a defs.yaml says of itself, right or wrong."""
+
+    type: str | None = None
+    topic: str | None = None
+
+
 def shown(text: str) -> str:
     """Return a text as a message may show it: short, on one line."""
     cut = text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."
     return re.sub(r"[^\x20-\x7e\xa0-\ud7ff\ue000-\uffef]", "?", cut)
 
 
-def sketch(text: str) -> list[dict[str, Any]]:
-    """Return each document that is a mapping, every scalar in it a text; nothing if the text cannot be read."""
+def sketch(text: str) -> list[Document]:
+    """Return what each document says of itself; nothing if the text cannot be read."""
     try:
-        return [each for each in yaml.load_all(text, yaml.BaseLoader) if isinstance(each, dict)]
-    except (yaml.YAMLError, ValueError, TypeError, RecursionError):
+        return [_sketch_one(node) for node in _compose(text)]
+    except NotYaml:
         return []
 
 
@@ -63,7 +71,7 @@ def _compose(text: str) -> list[Node]:
         said = shown(str(error.problem or error.context).replace("\t", "\\t"))
         hint = ", indent by spaces" if "'\\t'" in said else ""
         raise NotYaml(f"{where}{said}{hint}") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:  # the third of `\UFFFFFFFF`
         raise NotYaml(f"it is no YAML: {shown(str(error))}") from None
 
 
@@ -88,6 +96,23 @@ def _find_twice(node: Node, seen: set[int]) -> Iterator[str]:
             lines[key.value] = _line(key)
     for each in _inner(node):
         yield from _find_twice(each, seen)
+
+
+def _sketch_one(node: Node) -> Document:
+    attributes = _value(node, "attributes")
+    return Document(_scalar(_value(node, "type")), _scalar(_value(attributes, "topic")))
+
+
+def _value(node: Node | None, name: str) -> Node | None:
+    found = None
+    if isinstance(node, MappingNode):
+        for key, value in node.value:
+            found = value if isinstance(key, ScalarNode) and key.value == name else found
+    return found
+
+
+def _scalar(node: Node | None) -> str | None:
+    return node.value if isinstance(node, ScalarNode) else None
 
 
 def _line(node: Node) -> int:

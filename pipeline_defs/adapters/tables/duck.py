@@ -212,8 +212,10 @@ def relate_table(rows: TableRows, lake: Lake, connection: duckdb.DuckDBPyConnect
     """Return rows of a derived table as a relation; raise `FileNotFoundError` if a file is gone."""
     if not rows.paths:
         return connection.from_arrow(rows.shown.empty_table())
-    # files that are all older than a field, or than a wider type, lack it
-    relation = _relate(f"{no_rows(rows.shown)} UNION ALL BY NAME {_all_of(rows.paths, lake)} WHERE {rows.where}", connection)
+    grown = no_rows(rows.shown)  # files that are all older than a field, or than a wider type, lack it
+    is_nameless = re.search(r'[( ]"" ', grown) is not None  # SQL has no name for a field named ""
+    found = f"{_all_of(rows.paths, lake)} WHERE {rows.where}"
+    relation = _relate(found if is_nameless else f"{grown} UNION ALL BY NAME {found}", connection)
     return relation.select(duckdb.StarExpression(exclude=rows.hidden)) if rows.hidden else relation
 
 

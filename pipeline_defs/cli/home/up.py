@@ -111,7 +111,7 @@ def up(port: int | None) -> None:
                         _say(ended)
                     definitions.look(server, is_ticking=not is_silent(silences[1]))
                     _tell_news(failed, ticks, since, sensors)
-                for ended in server.end_hung(None, None) if history.is_locked else ():
+                for ended in server.end_hung(None, None, are_stopped=True) if history.is_locked else ():
                     _say(ended)
     except KeyboardInterrupt:
         OUT.print("everything is stopped; what is landed stays landed")

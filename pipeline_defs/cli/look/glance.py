@@ -94,7 +94,7 @@ def print_status(documents: list[dict[str, Any]], now_ms: int, *, by_partition: 
 
 def _cells(of: dict[str, Any]) -> tuple[object, ...]:
     if "landed_ranges" not in of:
-        return (styled((of.get("kind", "error"), "red")), *["-"] * (len(COLUMNS) - 1))
+        return (styled((of["kind"], "red")) if "kind" in of else "-", *["-"] * (len(COLUMNS) - 1))
     return (
         of["lag"],
         "-" if of["lag_bytes"] is None else size_text(of["lag_bytes"]),

@@ -26,7 +26,7 @@ from dagster._core.storage.dagster_run import FINISHED_STATUSES
 from dagster_graphql import DagsterGraphQLClient
 
 from ...adapters.system.locks import START_LOCK, Holder, try_start_lock
-from ...adapters.system.processes import Process, read_process, spawn_process, wait_for
+from ...adapters.system.processes import Process, is_stopped, read_process, spawn_process, wait_for
 from ...adapters.system.project_folder import ENV_FILE, PROJECT, STARTED_BY_US, read_env_file
 from ...core.errors import BadSetting, Refused, Unavailable
 from .daemons import Listener, find_daemons
@@ -186,7 +186,7 @@ class DagsterServer:
         A code server that is being replaced is gone for a moment only. Where it does not come back all of Dagster is ended, for
         `revive`: Dagster gives up a code server that is killed as it starts.
         """
-        self._looks_without = self._looks_without + 1 if is_code_server_gone(self._home) else 0
+        self._looks_without = self._looks_without + 1 if self.is_running() and is_code_server_gone(self._home) else 0
         if self._looks_without <= 1:
             self._gone_at = time.monotonic()
         if self._looks_without == LOOKS_WITHOUT:
@@ -205,7 +205,7 @@ class DagsterServer:
         It is asked once a minute; an error is an answer, of a full disk say.
         """
         now = time.monotonic()
-        if now - self._asked_at < DEAF_ASKED_SECONDS or self._process is None:
+        if now - self._asked_at < DEAF_ASKED_SECONDS or self._process is None or not self.is_running():
             return
         self._asked_at = now
         try:
@@ -226,10 +226,11 @@ class DagsterServer:
     def _is_ours(self, process: Holder) -> bool:
         return self._process is not None and is_led_by(self._process, process)
 
-    def end_hung(self, silent_seconds: float | None, tickless_seconds: float | None) -> list[str]:
+    def end_hung(self, silent_seconds: float | None, tickless_seconds: float | None, *, are_stopped: bool = False) -> list[str]:
         """Kill our daemon where it hangs, which ends all of Dagster, and our code server where it ticks no more.
 
-        `revive` and `revive_code_server` start others. Return a text on each that was killed.
+        `revive` and `revive_code_server` start others. Where nothing can be read of them, only those that `are_stopped` are
+        killed: others may wait as we do. Return a text on each that was killed.
         """
         server = find_code_server(self._home)
         told = []
@@ -237,7 +238,8 @@ class DagsterServer:
             (self._listener, "daemon", find_daemons(self._home), silent_seconds),
             (self._code_listener, "code server", [server] if server else [], tickless_seconds),
         ):
-            for each in listener.find_hung([each for each in running if self._is_ours(each)], silent, time.monotonic()):
+            ours = [each for each in running if self._is_ours(each) and (not are_stopped or is_stopped(each.pid))]
+            for each in listener.find_hung(ours, silent, time.monotonic()):
                 told.append(f"Dagster's {what}, {each.text}, has said nothing for minutes; it was ended")
                 with suppress(ProcessLookupError):
                     os.kill(each.pid, signal.SIGKILL)

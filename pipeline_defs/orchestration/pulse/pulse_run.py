@@ -309,10 +309,11 @@ class _PulseRun:
                 adapters.watch_step("reported_decoded", key=verdict.offsets.key)
                 done.update((verdict.offsets.key, ALL))
                 made += [verdict.decoding] if verdict.outcome in NEWLY_DECODED else []
+            seconds = (adapters.now_ms() - began_ms) / 1000
             tell_decoded(topic, made, context, began_ms, adapters)  # before a tick would
         log_step.tell()
         self.retries[topic.name] = 2 * len(keys) if done >= {*keys} else 1
-        self._judge([topic.decoding], (adapters.now_ms() - began_ms) / 1000)
+        self._judge([topic.decoding], seconds)
         self._report_checks(check_decodings(topic, adapters))
         return bool(done)
 

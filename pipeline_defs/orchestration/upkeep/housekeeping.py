@@ -15,14 +15,14 @@ from dagster_pyspark import LazyPySparkResource
 from ...core.advice import command, some_of
 from ...core.errors import TopicsFailed, UnknownTopic, as_one, as_ours
 from ...resources import Adapters
-from ...tables.deleting import sweep_orphans, vacuum
+from ...tables.deleting import SWEEP_AFTER_SECONDS, find_orphans, is_vacuum_due, sweep_orphans, vacuum
 from ...topics import TOPIC_TAG, Topic
 from ..assets.checks import audit_keys
 from ..pulse.rebuilding import COMPARE
 from ..runs.visiting import do_for_each
 from ..runs.waiting import read_due
 from .compacting import compact_and_check, may_be_due
-from .pruning import Pruning, find_retirable, has_too_many, location_of, retire_keys
+from .pruning import Pruning, find_retirable, has_too_many, is_any_old, location_of, retire_keys
 
 AUDIT = "audit"
 AUDIT_TAG = "offsetlake/audit"  # of which dagster.yaml lets one at a time take a slot
@@ -75,6 +75,7 @@ def _build_chore(topics: Sequence[Topic], chore: Chore) -> dg.Definitions:
         chore.cron,
         f"Launches `{chore.job}`, where something is due.",
         lambda adapters, instance: _is_any_due(topics, chore, adapters, instance),
+        "nothing is due",
     )
 
 
@@ -83,9 +84,10 @@ def _with_schedule(
     name: str,
     cron: str,
     description: str,
-    is_due: Callable[[Adapters, dg.DagsterInstance], bool] = lambda adapters, instance: True,
+    is_due: Callable[[Adapters, dg.DagsterInstance], bool],
+    nothing: str,
 ) -> dg.Definitions:
-    """Return the job of one op with the schedule that launches it, where it is due."""
+    """Return the job of one op with the schedule that launches it where it is due, and else says that there is `nothing`."""
 
     @dg.job(name=name, description=op.description)
     def job() -> None:
@@ -99,7 +101,7 @@ def _with_schedule(
         description=description,
     )
     def schedule(context: dg.ScheduleEvaluationContext, adapters: dg.ResourceParam[Adapters]) -> dg.RunRequest | dg.SkipReason:
-        return dg.RunRequest() if is_due(adapters, context.instance) else dg.SkipReason("nothing is due")
+        return dg.RunRequest() if is_due(adapters, context.instance) else dg.SkipReason(nothing)
 
     return dg.Definitions(jobs=[job], schedules=[schedule])
 
@@ -189,7 +191,12 @@ def build_sweep() -> dg.Definitions:
         if errors:
             raise as_one(errors)
 
-    return _with_schedule(sweep, SWEEP, "30 3 * * *", "Sweeps the lake's staging every night.")
+    def is_due(adapters: Adapters, _: dg.DagsterInstance) -> bool:
+        lake, now_ms = adapters.lake, adapters.now_ms()
+        return is_vacuum_due(lake, now_ms) or bool(find_orphans(lake, now_ms, SWEEP_AFTER_SECONDS))
+
+    told = "Sweeps the lake's staging every night, where there is something to sweep."
+    return _with_schedule(sweep, SWEEP, "30 3 * * *", told, is_due, "nothing in staging or in a table is old enough")
 
 
 def _build_pruning(topics: Sequence[Topic]) -> dg.Definitions:
@@ -213,13 +220,12 @@ def _build_pruning(topics: Sequence[Topic]) -> dg.Definitions:
         events, ticks = pruning.forget_events(adapters.now_ms(), days), pruning.forget_tick_logs(adapters.now_ms(), days)
         context.add_output_metadata({"deleted": gone, "kept": kept, "deleted_events": events, "deleted_tick_logs": ticks})
 
-    return _with_schedule(
-        prune,
-        PRUNE,
-        "45 3 * * *",
-        "Launches the job every night, unless OFFSETLAKE_RUN_RETENTION_DAYS is off.",
-        lambda adapters, _: adapters.settings.run_retention_days is not None,
-    )
+    def is_due(adapters: Adapters, instance: dg.DagsterInstance) -> bool:
+        days = adapters.settings.run_retention_days
+        return days is not None and is_any_old(instance, adapters.now_ms(), days)
+
+    told = "Launches the job every night, where a run is old enough."
+    return _with_schedule(prune, PRUNE, "45 3 * * *", told, is_due, "no run is old enough")
 
 
 def _build_audit(topics: Sequence[Topic]) -> dg.Definitions:

@@ -36,6 +36,15 @@ _SQLITE_ENDS = ("", "-wal", "-shm", "-journal")
 KEYS_AT_ONCE = 200  # before it looks again at what is held
 
 
+def is_any_old(instance: dg.DagsterInstance, now_ms: int, days: int) -> bool:
+    """Return whether there is a finished run, whosever it is, that was created more than so many days ago."""
+    return bool(instance.get_run_ids(_created_before(now_ms, days), limit=1))
+
+
+def _created_before(now_ms: int, days: int) -> RunsFilter:
+    return RunsFilter(statuses=FINISHED, created_before=datetime.fromtimestamp((now_ms - days * DAY_MS) / 1000, UTC))
+
+
 def location_of(run: DagsterRun) -> str | None:
     """Return the name of the code location that a run is of; none where it was launched in a process of its own."""
     origin = run.remote_job_origin
@@ -57,8 +66,7 @@ class Pruning:
 
     def find_old(self, now_ms: int, days: int) -> Iterator[DagsterRun]:
         """Yield the runs that ended more than so many days ago, the oldest first."""
-        before = datetime.fromtimestamp((now_ms - days * DAY_MS) / 1000, UTC)
-        for run_id in reversed(self.instance.get_run_ids(RunsFilter(statuses=FINISHED, created_before=before))):
+        for run_id in reversed(self.instance.get_run_ids(_created_before(now_ms, days))):
             record = self.instance.get_run_record_by_id(run_id)
             is_old = record is not None and (record.end_time or 0) * 1000 < now_ms - days * DAY_MS
             if record is not None and is_old and self._is_own(record.dagster_run):
