@@ -3,6 +3,7 @@
 import dataclasses
 import importlib
 import json
+from collections.abc import Callable
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -45,7 +46,7 @@ from pipeline_defs.settings import Settings
 from tests.support.decoded import decoding_session
 from tests.support.lakes import list_encodings_falling
 from tests.support.markdown import read_blocks
-from tests.support.pulse import queue_run
+from tests.support.pulse import queue_run, run_pulse
 from tests.support.redecoding import Heard
 from tests.support.strategies import raw_row
 from tests.support.world import World
@@ -238,7 +239,7 @@ def numbers(world: World, day: str) -> list[int]:
 
 def decode_in_runs(world: World) -> None:
     """Decode what is due through Dagster."""
-    adapters = Adapters(world.settings, now_ms=world.adapters.now_ms)
+    adapters = Adapters(world.settings, now_ms=world.adapters.now_ms, watch_step=world.adapters.watch_step)
     due = adapters.decodings.read_ranges(world.name).find_due(world.coverage)
     for run in InProcessRuns(world.topic, adapters, world.instance).decode(due, redo=False):
         assert run.succeeded, run.reason
@@ -335,6 +336,27 @@ def assert_filters_find_what_is_there(world: World, adapters: Adapters) -> None:
         for each in filters:
             assert dataset.to_table(filter=each).num_rows == rows.filter(each).num_rows, f"{kind}: {each}"
         assert rows.filter(pc.field("timestamp") >= moment).num_rows == 13, "the control: there are such rows"
+
+
+@pytest.mark.parametrize("through", [decode_in_runs, run_pulse])
+def test_a_tick_beside_the_run_that_tells_of_days_tells_of_none(world: World, through: Callable[[World], object]) -> None:
+    """[R-89] Each day once: the run still has the ranges while it tells."""
+    configure(world)
+    world.create_topic()
+    days, ticked = ["2013-01-01", "2013-01-02", "2013-01-03"], list[str]()
+    world.send(event(day, n) for n, day in enumerate(days))
+    world.plan_and_land()
+
+    def watch(step: str, **fields: Any) -> None:
+        if step == "reported_day":
+            run_derive_tick(world.topic, world.instance, Adapters(world.settings), world.known)
+            ticked.append(fields["day"])
+
+    world.adapters.watch_step = watch
+    through(world)
+    assert ticked == days, "the fault: ticks in the middle of it"
+    records = world.instance.fetch_materializations(world.topic.days_key, limit=100).records
+    assert sorted(str(each.partition_key) for each in records) == days
 
 
 def test_what_a_crash_or_a_wipe_left_untold_is_told_by_the_next_tick_and_by_a_rebuild(world: World) -> None:
