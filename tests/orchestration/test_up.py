@@ -457,6 +457,15 @@ def test_a_daemon_that_starts_is_not_taken_for_the_one_whose_heartbeat_is_there_
     assert [listener.find_hung([new], 100.0 + now, now) for now in (1_000.0, 1_181.0)] == [[], [new]], "the control"
 
 
+def test_the_silence_of_nobody_is_held_against_nobody() -> None:
+    """While Dagster's history is locked nobody's heartbeat can be read; a daemon that waits is looked at only afterwards."""
+    listener, ours = Listener(), Holder(2, "here")
+    assert [listener.find_hung([ours], 1.0, now) for now in (0.0, 10.0)] == [[], []]
+    assert [listener.find_hung([], None, now) for now in (11.0, 300.0)] == [[], []], "locked, and it does not stand still"
+    assert listener.find_hung([ours], 290.0, 301.0) == [], "it has had no time to say anything"
+    assert listener.find_hung([ours], 480.0, 491.0) == [ours], "the control"
+
+
 def test_a_second_daemon_is_refused_while_the_first_lives_and_no_moment_longer(home: Path) -> None:
     """After a power cut the heartbeat is as fresh as before; it tells its own from one that was started beside it later."""
     server = server_of(home)

@@ -89,6 +89,8 @@ class Listener:
         if silent_seconds is not None and not is_silent(silent_seconds):  # an earlier heartbeat is another process's
             self._heard |= {each for each in running if silent_seconds < now - self._seen[each]}
             self._silent_since = None
+        elif not running:  # nobody is silent
+            self._silent_since = None
         elif self._silent_since is None:
             self._silent_since = now
         elif now - self._silent_since > HUNG_AFTER_SECONDS:
