@@ -192,18 +192,18 @@ class Kafka(Connection):
         At a growth the new ones are asked first. A producer that moves a key to one of them has written to the old one before,
         so the older record is never of a later epoch.
         """
-        below = [p for p, head in heads.items() if marks[p].end < head]
-        highs = self._read_ends(topic, below, "read_uncommitted") if below else {}
-        for some in ([*(marks.keys() - heads.keys())], [*heads]) if heads and len(heads) < len(marks) else ():
-            try:
-                ends = self._list_offsets(topic, some, OffsetSpec.LATEST, "read_uncommitted")
-            except UnknownTopic as error:
-                raise StaleAnswer(
-                    f"topic {topic} has fewer Kafka partitions than a moment before, as if it was created again; nothing was "
-                    "planned; the next tick looks again"
-                ) from error
-            highs |= {p: end.offset for p, end in ends.items()}
-        return highs
+        new = marks.keys() - heads.keys()
+        if not (heads and new):
+            below = [p for p, head in heads.items() if marks[p].end < head]
+            return self._read_ends(topic, below, "read_uncommitted") if below else {}
+        try:
+            ends = [self._list_offsets(topic, [*some], OffsetSpec.LATEST, "read_uncommitted") for some in (new, heads)]
+        except UnknownTopic as error:
+            raise StaleAnswer(
+                f"topic {topic} has fewer Kafka partitions than a moment before, as if it was created again; nothing was "
+                "planned; the next tick looks again"
+            ) from error
+        return {p: end.offset for some in ends for p, end in some.items()}
 
     def _read_epoch_ends(self, topic: str, log_state: LogState, seen: Observation) -> dict[int, int]:
         """Read where the leader epoch that moved each head ends, for Kafka partitions with a newer leader.

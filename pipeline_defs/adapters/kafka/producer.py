@@ -256,9 +256,9 @@ def _send_all(producer: KafkaProducer, records: Iterable[Record], tally: _Tally,
 
 def _abort(producer: KafkaProducer) -> bool:
     """Abort the open transaction and return whether the broker answered: kafka-python alone would wait for ever."""
-    with suppress(KafkaError):  # a fenced producer has nothing to abort
-        try:
+    try:
+        with suppress(KafkaError):  # a fenced producer has nothing to abort
             ask_within(ABORT_SECONDS, producer.abort_transaction)
-        except OSError:  # a time-out is one
-            return False
+    except OSError:  # a time-out is one
+        return False
     return True

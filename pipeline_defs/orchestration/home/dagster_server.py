@@ -205,7 +205,7 @@ class DagsterServer:
         It is asked once a minute; an error is an answer, of a full disk say.
         """
         now = time.monotonic()
-        if now - self._asked_at < DEAF_ASKED_SECONDS or self._process is None or not self.is_running():
+        if now - self._asked_at < DEAF_ASKED_SECONDS or self._process is None or not self._process.is_running():
             return
         self._asked_at = now
         try:
