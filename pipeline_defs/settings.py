@@ -258,6 +258,8 @@ def _folder(name: str, text: str, project: Path) -> Path:
     path, wrong = path_of(name, text, project), ""
     with suppress(OSError):  # whoever reads or writes there reports it
         wrong = "something else is there" if path.exists() and not path.is_dir() else ""
+        if hanging := [each for each in (path, *path.parents) if each.is_symlink() and not each.exists()]:
+            wrong = f"{hanging[0]} is a link to {hanging[0].readlink()}, which is not there"
     if not wrong and name in HOME_CHECKS:
         try:
             HOME_CHECKS[name](str(path))

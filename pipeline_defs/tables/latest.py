@@ -15,7 +15,7 @@ from ..adapters.tables.decodings import Decodings
 from ..adapters.tables.latest_table import MOST_FILES, Applied, LatestSnapshot, LatestTable
 from ..adapters.tables.latest_winners import Inputs, Winners, find_damage
 from ..core.advice import command
-from ..core.errors import BrokenManifest, BrokenTable, DamagedFile, LakeUnavailable
+from ..core.errors import BrokenTable, DamagedFile, LakeUnavailable
 from ..core.log.latency import waits_of
 from ..core.offsets import OffsetRange
 from ..core.steps import StepWatcher, no_step
@@ -74,9 +74,8 @@ class DueUpdate:
 
     @property
     def is_comparable(self) -> bool:
-        """Whether the table should have the rows of the decoded one, though another writer may have changed it."""
-        has_own_rows = not self.why_anew or (self.snapshot is not None and bool(self.snapshot.changed_by))
-        return has_own_rows and not self._has_news
+        """Whether the table should have the rows of the decoded one."""
+        return not (self.why_anew or self.waiting)
 
     @property
     def _has_news(self) -> bool:
@@ -109,7 +108,7 @@ def find_due(topic: str, config: Latest, decodings: Decodings, *, full: bool = F
         if before is not None and snapshot.is_of(before.table):
             if before is decoded:
                 return DueUpdate(snapshot, decoded)
-            with suppress(BrokenManifest):  # earlier documents may be vacuumed; a broken present one is raised below
+            with suppress(BrokenTable):  # earlier documents may be vacuumed; a broken present one is raised below
                 return _compare(snapshot, before, decoded, decodings.lake.recent(topic).log.epoch_of)
         why = f"the decoded table has no version {applied} any more, or another one"
     placed = place(decoded, decodings.lake.recent(topic).log.epoch_of)
@@ -134,8 +133,6 @@ def _why_anew(config: Latest, snapshot: LatestSnapshot | None, decoded: DecodedR
         return "there is none"
     if snapshot.damage:
         return snapshot.damage
-    if snapshot.changed_by:
-        return f"another writer has changed it: {snapshot.changed_by}"
     if snapshot.applied(decoded.table.metadata.id) is None:
         return "it is of another decoded table"
     return "" if snapshot.order == config.order else "defs.yaml names another order"

@@ -26,9 +26,12 @@ from pipeline_defs.adapters.kafka.access import read_access
 from pipeline_defs.adapters.kafka.schema_registry import connect
 from pipeline_defs.adapters.lake.parquet import RAW_SCHEMA
 from pipeline_defs.adapters.spark.engine import Engine
+from pipeline_defs.core.decode.columns import NotDdl, parse_ddl
 from pipeline_defs.core.decode.decoders import Decode, Format, Side
+from pipeline_defs.core.decode.schema_text import MOST_LEVELS
 from pipeline_defs.core.errors import BadSetting, RegistryUnavailable, UnknownSubject, UnusableSchema
 from pipeline_defs.core.login.client_properties import RegistryLogin
+from pipeline_defs.core.tables.days import EventTime
 from pipeline_defs.core.tables.decoding import Budget, Decided
 from tests.conftest import JARS
 from tests.support.decoded import RAW, decode, decode_rows, decoding_session
@@ -166,11 +169,27 @@ def test_strings_of_wide_and_deep_avro_are_checked_too(engine: Engine) -> None:
     assert outcomes.classes == [None, "avro_malformed", "avro_malformed"]
 
 
+def test_the_deepest_schema_that_is_taken_is_decoded(engine: Engine, tmp_path: Path) -> None:
+    """Spark's client could not read its columns if it were a few structs deeper; one level more is refused at once."""
+    landed = tmp_path / "0.parquet"
+    pyarrow.parquet.write_table(RAW_SCHEMA.empty_table(), landed)
+    ddl = "at TIMESTAMP"
+    for _ in range(MOST_LEVELS):
+        ddl = f"d STRUCT<{ddl}>"
+    assert parse_ddl(ddl).fields, "the control"
+    with pytest.raises(NotDdl, match=f"more than {MOST_LEVELS} levels"):
+        parse_ddl(f"d STRUCT<{ddl}>")
+    path = ".".join(["value", *["d"] * MOST_LEVELS, "at"])
+    decoder = SparkDecoder(engine, Decode(value=Side(Format.JSON, ddl), event_time=EventTime(path)))
+    decoder.stage_decoded([landed], decoder.decide([landed]), str(tmp_path / "decoded"))
+    assert list((tmp_path / "decoded").glob("*.parquet"))
+
+
 def test_more_levels_than_the_client_sends_are_told(engine: Engine, tmp_path: Path) -> None:
     """Before anything is decoded; fewer of the same shape are, the control."""
     landed = tmp_path / "0.parquet"
     pyarrow.parquet.write_table(RAW_SCHEMA.empty_table(), landed)
-    for levels in (12, 40):
+    for levels in (12, 28):
         schema: Any = "string"
         for _ in range(levels):
             schema = {"type": "array", "items": schema}

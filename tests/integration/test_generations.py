@@ -14,15 +14,17 @@ from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 from kafka.admin import AbortTransactionSpec
 
 from pipeline_defs.adapters.kafka.kafka_transactions import OpenTransaction
+from pipeline_defs.adapters.lake.layout import manifest_path, published_path
 from pipeline_defs.adapters.system.jars import resolve_jars
 from pipeline_defs.adapters.testbed.broker import start_broker, stop_broker
 from pipeline_defs.cli.home.doctor import _ask_topics
-from pipeline_defs.core.errors import OtherCluster, TopicRecreated
+from pipeline_defs.core.errors import OtherCluster, Refused, TopicRecreated
 from pipeline_defs.core.landing.verdicts import Outcome
-from pipeline_defs.core.log.losses import CLOSED
+from pipeline_defs.core.log.losses import CLOSED, GONE
+from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.operate.status import read_statuses
 from pipeline_defs.orchestration.pulse.rebuilding import rebuild_topic
-from pipeline_defs.orchestration.runs.ledger import read_ledger
+from pipeline_defs.orchestration.runs.ledger import accept_loss, read_ledger
 from pipeline_defs.orchestration.runs.moments import time_text
 from pipeline_defs.orchestration.runs.progress import holding_row, read_holding
 from pipeline_defs.settings import Settings
@@ -80,6 +82,33 @@ def test_a_recreated_topic_lands_as_a_new_generation_beside_the_old_one(world: W
     assert (loss.key, loss.offsets.start, loss.offsets.end, loss.cause) == ("0-100-150", 100, 150, CLOSED)
     world.assert_proven()
     assert [v.outcome for v in world.land(["0-0-100"], redo=True)] == [Outcome.EXPIRED]
+
+
+def test_what_a_person_took_away_of_a_closed_generation_is_not_called_lost(world: World, tmp_path: Path) -> None:
+    """[R-42] [R-83] The raw table gives the file back; where only the manifest is gone, the file has the rows."""
+    world.keep_raw_table()
+    world.fill(100)
+    world.plan_and_land()
+    old = take_sent(world, 0)
+    world.recreate_topic()
+    world.send_numbered(60)
+    world.plan_and_land()
+    new, lake = take_sent(world, 1), world.adapters.lake
+    manifest = world.coverage.manifests[OffsetRange(0, 0, 0, 100)]
+    paths = published_path(manifest), manifest_path(world.name, manifest.offsets, manifest.serial)
+    file, document = (Path(lake.store.url(path)) for path in paths)
+    file.unlink()
+    (loss,) = read_ledger(world.topic, world.adapters)
+    assert (loss.key, loss.cause) == ("0-0-100", GONE)
+    with pytest.raises(Refused, match=r"is not lost: the raw table has its rows; .* --key 0-0-100` gives its file back"):
+        accept_loss(world.topic, loss.key, world.adapters, "ada")
+    assert world.land([loss.key])[0].outcome is Outcome.ROLLED_FORWARD
+    assert identities(world) == old + new and read_ledger(world.topic, world.adapters) == []
+    document.rename(tmp_path / "manifest")
+    with pytest.raises(Refused, match=r"its file is published, and its manifest is gone; .* out of `data/`"):
+        accept_loss(world.topic, loss.key, world.adapters, "ada")
+    file.unlink()
+    assert accept_loss(world.topic, loss.key, world.adapters, "ada").lost == (0, 100), "the control"
 
 
 def test_a_topic_recreated_in_a_look_is_one_generation_more_and_no_loss(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ What is right is said by one SQL statement over all that is decoded.
 
 import dataclasses
 import errno
+import json
 import random
 import shutil
 import threading
@@ -23,7 +24,8 @@ from unittest.mock import Mock
 import duckdb
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import CommitProperties, DeltaTable, write_deltalake
+from deltalake.exceptions import CommitFailedError
 
 from pipeline_defs.adapters.lake.lake import Lake
 from pipeline_defs.adapters.store.object_store import RemoteStore
@@ -32,6 +34,7 @@ from pipeline_defs.adapters.tables.duck import Duck
 from pipeline_defs.adapters.tables.latest_table import LatestTable
 from pipeline_defs.adapters.tables.latest_winners import SHARES, find_damage
 from pipeline_defs.adapters.tables.sql_text import file_at
+from pipeline_defs.adapters.tables.topic_rows import find_latest
 from pipeline_defs.cli.launching import InProcessRuns, Launched
 from pipeline_defs.cli.terminal import Shown
 from pipeline_defs.cli.work.read import run_audit
@@ -221,11 +224,12 @@ def test_a_range_that_is_decoded_again_while_it_is_read_is_the_next_updates(stat
     state.update(on_step=stop_at("read_decoded", lambda: state.topic.put(RANGE, {1: ("b", {"n": 2})}, 1)))
     assert [row[4] for row in state.topic.shown()] == ["a"], "the fault: it is behind"
     found = check_share(state.topic.name, state.config, 0, state.tools())
-    assert found.violations == (
-        f"latest/{state.topic.name} is behind its decoded table: 1 ranges were decoded since; update it, then check",
-    )
+    assert found.violations == (f"latest/{state.topic.name} has 1 decoded ranges to read; update it, then check",)
     audited = check_share(state.topic.name, state.config, 0, state.tools(), may_wait=True)
-    assert (audited.passed, audited.looked_at) == (True, "nothing, as 1 decoded ranges wait for the next update")
+    assert (audited.passed, audited.looked_at) == (
+        True,
+        f"nothing, as latest/{state.topic.name} has 1 decoded ranges to read at the next update",
+    )
     state.update()
     state.assert_right()
     assert [row[4] for row in state.topic.shown()] == ["b"], "that the key a has no record any more is seen"
@@ -248,7 +252,20 @@ def cut(path: Path, at: Callable[[bytes], int]) -> None:
     path.write_bytes(path.read_bytes()[: at(path.read_bytes())])
 
 
-# what tears, and why it is made anew
+def append_foreign(state: State) -> None:
+    """Have another writer double a row."""
+    write_deltalake(str(state.folder), DeltaTable(str(state.folder)).to_pyarrow_table().slice(0, 1), mode="append")
+
+
+def delete_foreign(state: State) -> None:
+    """Have another writer take a row, and commit once more without any: the last entry does not tell."""
+    table = DeltaTable(str(state.folder))
+    table.delete("key = 'k1'")
+    table.vacuum(0, dry_run=False, enforce_retention_duration=False)
+    assert json.loads(state.last_entry.read_text().splitlines()[0])["commitInfo"]["operation"] == "VACUUM END", "the fault"
+
+
+# what is torn, or done by another writer, and why it is made anew
 TORN: dict[str, tuple[Callable[[State], object], str]] = {
     "empty": (lambda state: cut(state.last_entry, lambda _: 0), "is torn: it is cut off"),
     "torn": (lambda state: cut(state.last_entry, lambda _: 700), "its log cannot be read"),
@@ -258,21 +275,61 @@ TORN: dict[str, tuple[Callable[[State], object], str]] = {
     "file_gone": (lambda state: state.files[0].unlink(), "is missing"),
     "file_short": (lambda state: cut(state.files[0], lambda _: 100), "has 100 bytes, expected"),
     "no_log": (lambda state: shutil.rmtree(state.folder / "_delta_log"), "its log cannot be read"),
+    "appended": (append_foreign, "another writer has changed it: WRITE"),
+    "deleted": (delete_foreign, "another writer has changed it: DELETE"),
+    "append_only": (
+        lambda state: DeltaTable(str(state.folder)).alter.set_table_properties({"delta.appendOnly": "true"}),
+        "another writer has changed it: SET TBLPROPERTIES",
+    ),
 }
 
 
 @pytest.mark.parametrize("name", TORN)
-def test_what_a_power_cut_tears_is_made_anew_under_another_id(name: str, state: State) -> None:
-    """[R-88]"""
+def test_what_a_power_cut_or_another_writer_breaks_is_made_anew_under_another_id(name: str, state: State) -> None:
+    """[R-88] No reader is given it until then."""
     break_it, why = TORN[name]
     upsert_twice(state)
     before, right = DeltaTable(str(state.folder)).metadata().id, state.topic.shown()
     assert not state.has_work, "the control"
+    assert find_latest(state.topic.name, state.topic.lake).paths, "the control"
     break_it(state)
     assert state.has_work
+    with pytest.raises(BrokenTable, match="makes it anew"):
+        find_latest(state.topic.name, state.topic.lake)
     assert why in state.update().rebuilt
     assert state.topic.shown() == right == state.recomputed()
     assert DeltaTable(str(state.folder)).metadata().id != before, "readers are told"
+
+
+@pytest.mark.parametrize("config", [Latest(), Latest("value.n")])  # the second writes all rows anew
+def test_what_another_writer_commits_beside_an_update_is_not_hidden_by_it(config: Latest, state: State) -> None:
+    """[R-88] delta-rs would commit ours onto it, and the table would pass for ours."""
+    upsert_twice(state)
+    state.topic.put(OffsetRange(0, 0, 40, 60), {40: ("k5", {"n": 40})})
+    state.config = config
+    told, once = list[str](), [append_foreign]
+
+    def beside(step: str, **fields: Any) -> None:
+        told.append(f"{step} {fields.get('committed', '')}".strip())
+        if step == "read_decoded" and once:
+            once.pop()(state)
+
+    assert state.update(on_step=beside).rebuilt == "another writer has changed it: WRITE"
+    assert told.index("commit_latest False") < told.index("commit_latest True"), "the fault"
+    state.assert_right()
+
+
+def test_what_delta_rs_refuses_is_not_called_overtaken(state: State) -> None:
+    """[R-90] Twenty tries would fail alike, and then blame others that are not there."""
+    upsert_twice(state)
+    table = LatestTable(state.topic.lake, state.topic.name)
+    refuse = Mock(side_effect=CommitFailedError("the table is append-only"))
+    snapshot = table.read()
+    assert snapshot is not None
+    with pytest.raises(LakeUnavailable, match=r"cannot write .*: the table is append-only; what stands stays"):
+        table._commit(snapshot, refuse)
+    append_foreign(state)
+    assert not table._commit(snapshot, refuse), "the control: somebody was faster"
 
 
 def test_in_a_bucket_the_second_to_make_a_table_anew_is_refused(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -488,13 +545,14 @@ def test_the_check_compares_all_that_later_updates_go_by(state: State) -> None:
     table = DeltaTable(str(state.folder))
     right = table.version()
     assert all(each.passed for each in state.check()), "the control"
+    ours = CommitProperties(custom_metadata={"offsetlake": "0"})  # what another writer does is no question of a check
     second = "timestamp + INTERVAL '1 second'"
     others = {"_deleted": "NOT _deleted", "_reached": "_reached + 1", "_epoch": "_epoch + 1", "timestamp": second}
     for column, other in others.items():
-        table.update(updates={column: other}, predicate="key = 'k3'")
+        table.update(updates={column: other}, predicate="key = 'k3'", commit_properties=ours)
         assert [each.passed for each in state.check()].count(False) == 1, column
-        table.restore(right)
-    write_deltalake(table, table.to_pyarrow_table(), mode="append")
+        table.restore(right, commit_properties=ours)
+    write_deltalake(table, table.to_pyarrow_table(), mode="append", commit_properties=ours)
     told = [text for each in state.check() for text in each.violations]
     assert told and all("--rebuild" in text for text in told)
     state.update(full=True)
@@ -598,7 +656,9 @@ def test_from_kafka_to_the_latest_record_through_dagster(world: World) -> None:
     assert audited.passed and audited.facts["ranges"] == 2
     DeltaTable(world.adapters.lake.store.url(f"tables/latest/{world.name}")).delete("key = 'k1'")
     found = [check_share(world.name, config, share, tools) for share in range(SHARES)]
-    assert [("are not as a recomputation has them" in each.violations[0]) for each in found if not each.passed] == [True]
+    assert {each.violations for each in found} == {
+        (f"latest/{world.name} is to be made anew: another writer has changed it: DELETE; update it, then check",)
+    }
     assert look().has_work and look().why_anew == "another writer has changed it: DELETE"
     assert launch(world).succeeded
     assert topic.shown() == topic.recomputed() and not look().has_work

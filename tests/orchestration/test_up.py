@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from email.message import Message
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,7 +30,14 @@ import pytest
 import yaml
 from dagster._core.definitions.run_request import InstigatorType
 from dagster._core.remote_origin import GrpcServerCodeLocationOrigin, RemoteInstigatorOrigin, RemoteRepositoryOrigin
-from dagster._core.scheduler.instigation import InstigatorState, InstigatorStatus, SensorInstigatorData
+from dagster._core.scheduler.instigation import (
+    InstigatorState,
+    InstigatorStatus,
+    ScheduleInstigatorData,
+    SensorInstigatorData,
+    TickData,
+    TickStatus,
+)
 
 from pipeline_defs.adapters.lake.lake import Lake
 from pipeline_defs.adapters.system.locks import Holder, own_name, share
@@ -42,7 +49,7 @@ from pipeline_defs.lab.bench.measurement import count_rows
 from pipeline_defs.lab.processes import plain_environment, variables_of
 from pipeline_defs.lab.producing import DAYS, POISON
 from pipeline_defs.operate.status import find_missing_tick
-from pipeline_defs.orchestration.home import daemons, dagster_server
+from pipeline_defs.orchestration.home import clock, dagster_server
 from pipeline_defs.orchestration.home.daemons import Listener, find_daemons, is_silent, read_sensors, read_silence, tick_silence
 from pipeline_defs.orchestration.home.dagster_home import open_instance
 from pipeline_defs.orchestration.home.dagster_server import DagsterServer, PortTaken, is_led_by
@@ -444,9 +451,58 @@ def test_ticks_are_missed_only_where_a_sensor_is_switched_on(home: Path) -> None
             origin, data = RemoteInstigatorOrigin(repository, status.value), SensorInstigatorData(last_tick_timestamp=ticked)
             instance.add_instigator_state(InstigatorState(origin, InstigatorType.SENSOR, status, data))
         assert tick_silence(read_sensors(instance), 5_000.0) == 1_000.0
-        woken = [daemons.wake_sensors(instance, read_sensors(instance), now) for now in (4_880.0, 500.0)]
-        assert woken == [False, True]
-        assert tick_silence(read_sensors(instance), 500.0) == 0.0, "after a clock was set back"
+        assert tick_silence(read_sensors(instance), 500.0) == 3_500.0, "the clock was set back"
+
+
+def test_what_dagster_has_of_a_time_ahead_is_brought_back_as_a_daemon_starts(home: Path) -> None:
+    """[R-31] Sensors and schedules would wait until then, in the next daemon too."""
+    repository = RemoteRepositoryOrigin(GrpcServerCodeLocationOrigin(host="127.0.0.1", port=1), "r")
+    sensor, schedule = (RemoteInstigatorOrigin(repository, name) for name in ("sensor", "schedule"))
+    day, now = 86_400.0, 1_000_000.0
+    with open_instance(home) as instance:
+        for origin, kind, data in (
+            (sensor, InstigatorType.SENSOR, SensorInstigatorData(last_tick_timestamp=now + day, last_tick_start_timestamp=now)),
+            (schedule, InstigatorType.SCHEDULE, ScheduleInstigatorData("0 3 * * *", now - day, now + day)),
+        ):
+            instance.add_instigator_state(InstigatorState(origin, kind, InstigatorStatus.RUNNING, data))
+        for at in (now - day, now + day):
+            origin_id, selector_id = schedule.get_id(), schedule.get_selector().get_id()
+            tick = TickData(origin_id, "schedule", InstigatorType.SCHEDULE, TickStatus.SKIPPED, at, selector_id=selector_id)
+            instance.create_tick(tick)
+
+        def times() -> list[float | None]:
+            ticked, iterated = (
+                each.instigator_data for each in sorted(instance.all_instigator_state(), key=lambda each: each.name)
+            )
+            assert isinstance(ticked, ScheduleInstigatorData) and isinstance(iterated, SensorInstigatorData)
+            ticks = [each.timestamp for each in instance.get_ticks(origin_id, selector_id)]
+            told = [iterated.last_tick_timestamp, iterated.last_tick_start_timestamp]
+            return [*told, ticked.start_timestamp, ticked.last_iteration_timestamp, *sorted(ticks)]
+
+        ahead = [now + day, now, now - day, now + day, now - day, now + day]
+        assert times() == ahead, "the fault"
+        clock.wake(instance, now + day - clock.APART_SECONDS)
+        assert times() == ahead, "the control: clocks of two hosts may be so far apart"
+        clock.wake(instance, now)
+        assert times() == [now, now, now - day, now, now - day, now]
+
+
+@pytest.mark.parametrize(("set_by", "ends"), [((0, 7_200, 0), True), ((0, -7_200), True), ((0, -200, 7_200, 7_000), False)])
+def test_a_daemon_whose_clock_is_set_back_ends(set_by: tuple[float, ...], ends: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[R-31] It would wait in memory: after a jump forth and back as well; small steps, the control, it waits out."""
+    seconds, ended = iter(set_by), []
+
+    def wall() -> float:
+        if (ahead := next(seconds, None)) is None:
+            raise EOFError
+        return 1_000.0 + ahead
+
+    monkeypatch.setattr(clock, "LOOKS_EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(clock, "time", SimpleNamespace(time=wall, monotonic=lambda: 5.0, sleep=time.sleep))
+    monkeypatch.setattr(clock, "os", SimpleNamespace(getpid=os.getpid, kill=lambda *said: ended.append(said)))
+    with nullcontext() if ends else pytest.raises(EOFError):
+        clock.end_if_set_back()
+    assert ended == ([(os.getpid(), signal.SIGINT)] if ends else [])
 
 
 def test_a_daemon_that_starts_is_not_taken_for_the_one_whose_heartbeat_is_there_still() -> None:

@@ -222,7 +222,8 @@ def test_every_offset_is_accounted_for_once(coverage: Coverage) -> None:
     found = find_losses(coverage)
     for loss in found:
         offsets = parse_key(loss.key)
-        cause = losses.CLOSED if offsets in coverage.log.ranges else losses.BEFORE_PLANNED
+        closed = losses.GONE if offsets in coverage.manifests else losses.CLOSED
+        cause = closed if offsets in coverage.log.ranges else losses.BEFORE_PLANNED
         assert loss.cause == (BEFORE_LANDED if coverage.is_landed(offsets) else cause)
     pieces = [loss.offsets for loss in found]
     for offsets, state in coverage.states().items():

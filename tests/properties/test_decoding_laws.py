@@ -17,7 +17,7 @@ from hypothesis import example, given, reject
 from hypothesis import strategies as st
 
 from pipeline_defs.core.decode.decoders import Decode, Format, Side
-from pipeline_defs.core.errors import BadSetting, BrokenManifest
+from pipeline_defs.core.errors import BadSetting, BrokenTable
 from pipeline_defs.core.log.manifest import Manifest, Provenance, StagedFile
 from pipeline_defs.core.log.planlog import PlanLog
 from pipeline_defs.core.offsets import OffsetRange, merge_ranges
@@ -126,7 +126,7 @@ def test_what_the_log_says_and_cannot_be_read_is_named(data: str, tag: str) -> N
     """[R-66] With where it lies and what to do."""
     file = File("here", 1, 1, {"numRecords": 1}, {"range": "0-0-10"}, {"_dead": "false"})
     assert read_contents(file).ranges == (OffsetRange(0, 0, 0, 10),), "the control"
-    with pytest.raises(BrokenManifest, match=r"what the log says of here cannot be read.*decoded again"):
+    with pytest.raises(BrokenTable, match=r"what the log says of here cannot be read.*decoded again"):
         (decoded_table.read_packed if tag == "packed" else read_contents)(replace(file, tags=file.tags | {tag: data}))
 
 
@@ -138,7 +138,7 @@ def test_a_document_that_is_gone_or_was_changed_is_named(change: bytes) -> None:
     file = compacted_file("here", file_of(9), contents, 0, 0, is_dead=False)
     assert read_document(contents.to_json(), file) == contents, "the control"
     for data in (change, contents.to_json() + b" ", contents.to_json().replace(b"attempt", b"another")):
-        with pytest.raises(BrokenManifest, match=r"what the log says of here cannot be read.*gone, or was changed"):
+        with pytest.raises(BrokenTable, match=r"what the log says of here cannot be read.*gone, or was changed"):
             read_document(data, file)
 
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
-from deltalake import write_deltalake
+from deltalake import CommitProperties, write_deltalake
 from deltalake.exceptions import DeltaError
 from fsspec import AbstractFileSystem
 
@@ -526,7 +526,8 @@ def test_a_file_that_cannot_be_deleted_keeps_no_other_from_the_vacuum(lake: Lake
 def test_of_a_latest_table_what_no_version_has_goes_after_a_week(tmp_path: Path) -> None:
     """[R-84] A MERGE that died leaves such a file. That delta-rs cannot open a lake is told, and ends no other table."""
     folder = tmp_path / "lake" / "tables" / "latest" / "orders"
-    write_deltalake(str(folder), pa.table({"key": ["a"], "_deleted": [False]}))
+    ours = CommitProperties(custom_metadata={"offsetlake": "0"})
+    write_deltalake(str(folder), pa.table({"key": ["a"], "_deleted": [False]}), commit_properties=ours)
     shutil.copytree(tmp_path / "lake", tmp_path / "lake[1]")
     old, new = folder / "part-old.parquet", folder / "part-new.parquet"
     for path in (old, new):

@@ -31,7 +31,7 @@ from pipeline_defs.adapters.tables.duck import Duck
 from pipeline_defs.adapters.tables.latest_table import LatestTable
 from pipeline_defs.core import errors
 from pipeline_defs.core.decode.decoders import Decode, Format, Side
-from pipeline_defs.core.errors import BrokenManifest, BrokenTable, DamagedFile, LakeUnavailable, OutcomeUnknown
+from pipeline_defs.core.errors import BrokenTable, DamagedFile, LakeUnavailable, OutcomeUnknown
 from pipeline_defs.core.log.manifest import Manifest
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.tables.compaction import CompactionOutcome
@@ -679,7 +679,7 @@ def test_columns_that_are_gone_and_a_log_of_nonsense_are_one_clear_error_each(de
     (commit,) = (folder(decoded) / "_delta_log").glob("*.json")
     as_read = re.sub(r',"sha256":"\w{64}"', "", commit.read_text(), count=1)  # else its lines are not as they were written
     commit.write_text(as_read.replace('\\"format\\":1', '\\"format\\":9'))
-    with pytest.raises(BrokenManifest, match=r"expected format 1.*move the table's folder away"):
+    with pytest.raises(BrokenTable, match=r"expected format 1.*move the table's folder away"):
         Decodings(decoded.lake).read(TOPIC)
 
 

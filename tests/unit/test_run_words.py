@@ -401,7 +401,7 @@ def test_a_history_that_does_not_answer_ends_nothing_and_is_told_once(tmp_path: 
         "ALARM_SECONDS": 0.0,
         "find_project": lambda: tmp_path,
         "find_other_config": lambda *_: None,
-        **dict.fromkeys(("read_silence", "read_sensors", "tick_silence", "wake_sensors"), lambda *_: None),
+        **dict.fromkeys(("read_silence", "read_sensors", "tick_silence"), lambda *_: None),
         "load_topics": lambda: TopicFiles(Mock(), {"orders": ORDERS}),
         "_Files": lambda *_: Mock(look=looks),
         "LOOKS_EVERY_SECONDS": 0.0,

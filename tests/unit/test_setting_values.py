@@ -72,6 +72,7 @@ WRONG = [
     *(("OFFSETLAKE_SPARK_REMOTE", each, r"not shown: it may have a token\), expected sc://host:port.*%2F for /") for each in WRONG_REMOTES),
     ("OFFSETLAKE_SPARK_MASTER", f"sc://h:1/;token={SECRET}", r"found another \(not shown.*sc://host:port is OFFSETLAKE_SPARK_REMOTE's"),
     *((name, f"u:{SECRET}@h", "is another .not shown: it may have a login., expected") for name in ("OFFSETLAKE_ENGINE", "OFFSETLAKE_LANES", "OFFSETLAKE_RUN_RETENTION_DAYS")),
+    *(("OFFSETLAKE_LAKE", each, "in which nobody replaces a variable") for each in ("/data/$ENV/lake", "a${HOME}/lake", "${X}")),
     *((name, "$HOME/x", r"is \$HOME/x, in which nobody replaces a variable; .* in \.env write it as \$\{HOME\}") for name in ("OFFSETLAKE_HOME", "OFFSETLAKE_LAKE")),
     ("OFFSETLAKE_PAGES_URL", "javascript:alert(1)", "begins with javascript:, expected http:// or https://"),
     ("OFFSETLAKE_PAGES_URL", "http://", "has no host"),
@@ -146,6 +147,17 @@ def test_a_home_is_judged_where_nobody_names_it_and_where_its_links_lead(tmp_pat
     (tmp_path / "file").write_text("")
     with pytest.raises(BadSetting, match=r"DAGSTER_HOME .*/file/home cannot be written: not a directory"):
         make_home(tmp_path / "file" / "home", tmp_path)
+
+
+@pytest.mark.parametrize("below", ["", "lake"])
+def test_a_folder_by_a_link_to_nowhere_is_refused(below: str, tmp_path: Path) -> None:
+    """A disk that is not mounted, say: it cannot be made through the link, and whoever tries says that it exists."""
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "disk")
+    with pytest.raises(BadSetting, match=rf"{link} is a link to {tmp_path}/disk, which is not there"):
+        read_settings({"OFFSETLAKE_LAKE": str(link / below)}, tmp_path)
+    (tmp_path / "disk").mkdir()
+    assert read_settings({"OFFSETLAKE_LAKE": str(link / below)}, tmp_path).lake == str(link / below), "the control"
 
 
 def test_a_user_whom_the_machine_does_not_know_has_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

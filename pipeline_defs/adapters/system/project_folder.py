@@ -24,6 +24,7 @@ DISTRIBUTION = "offsetlake"
 DOCS = next((each for each in (PACKAGE / "docs", PROJECT / "docs") if each.is_dir()), PACKAGE / "docs")
 ENV_FILE = ".env"
 STARTED_BY_US = "_IS_STARTED_BY_UP"  # set for what `offsetlake up` starts, which shares the commands' home
+_VARIABLE = re.compile(r"(^|/)\$\w|\$\{")  # as shells have them; a folder's name may have the sign
 DEFAULT_HOME = (".offsetlake", "dagster")  # of Dagster, in the project's folder
 
 
@@ -179,7 +180,7 @@ def _is_of_another(home: Path, project: Path) -> bool:
 
 def path_of(name: str, text: str, project: Path) -> Path:
     """Return the path that a setting names, which a project's folder is the start of; raise `BadSetting`."""
-    if text.startswith("$"):
+    if _VARIABLE.search(text):
         raise BadSetting(
             f"{name} is {text}, in which nobody replaces a variable; nothing was started; in .env write it as ${{HOME}}, or "
             "write the whole path"

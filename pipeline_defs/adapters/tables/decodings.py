@@ -70,7 +70,7 @@ class Decodings:
         return None if table is None else DecodedRanges(topic, table, read, self._seen.get(topic))
 
     def contents_of(self, topic: str, file: TableFile) -> Contents:
-        """Read which ranges a file has, and what became of them; raise `BrokenManifest` if that cannot be read."""
+        """Read which ranges a file has, and what became of them; raise `BrokenTable` if that cannot be read."""
         if not decoded_table.is_packed(file):
             return decoded_table.read_contents(file)
         document = self.lake.store.get(f"{TREE}/{topic}/{decoded_table.document_path(file.path)}")

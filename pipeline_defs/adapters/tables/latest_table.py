@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import takewhile
@@ -34,8 +34,9 @@ if TYPE_CHECKING:
 TREE = "tables/latest"
 _ORDER = "order"  # app transaction: by which order the winners were found
 _COMMIT = "decoded-commit"  # app transaction: which commit of the decoded table that version is, as a number
-_TRANSACTIONS = 3  # of each commit of ours, as its `commitInfo` says
-_MARK = "offsetlake"
+_TRANSACTIONS = 3  # of each commit of ours but the first
+_CHANGES = {"add", "remove", "metaData", "protocol"}  # actions by which a writer changes rows, or how they may be written
+_MARK = "offsetlake"  # in the `commitInfo` of a commit of ours: how many app transactions it has
 _WAITS = "offsetlake_waits"  # of what a commit brings in, as `core.log.latency.pack` writes them
 TOLD_VERSIONS = 256  # versions that are searched for the waits of the last hour
 _CONFIGURATION = {
@@ -61,8 +62,8 @@ class Applied:
 class LatestSnapshot:
     """The table as it stands: its schema, its files (below the lake's root) with their bytes, and what it is made of.
 
-    `damage` says what a power cut or a person has broken; then nothing else is known, except the table if its log is readable.
-    `changed_by` names the operation of another writer whose version it is: what its rows are made of is not known then.
+    `damage` says what a power cut, a person or another writer has broken; then nothing else is known, except the table if its
+    files are all that is wrong.
     """
 
     version: int = -1
@@ -71,7 +72,6 @@ class LatestSnapshot:
     damage: str = ""
     table: Any = field(default=None, repr=False)
     listed: Collection[str] = field(default=(), repr=False)
-    changed_by: str = ""
 
     def applied(self, table_id: str) -> int | None:
         """Return the version of a decoded table that went in, none if that was another table."""
@@ -132,10 +132,9 @@ class LatestTable:
             if listed.get(path) != size:
                 found = f"has {listed[path]} bytes, expected {size}" if path in listed else "is missing"
                 return LatestSnapshot(table.version(), schema, {}, f"its file {path} {found}", table, listed)
-        entry = self._read_last(table.version(), listed)
-        if isinstance(entry, str):
-            return LatestSnapshot(damage=entry)
-        return LatestSnapshot(table.version(), schema, files, table=table, listed=listed, changed_by=_changed_by(entry))
+        if damage := self._find_damage_in_log(table.version(), listed):
+            return LatestSnapshot(damage=damage)
+        return LatestSnapshot(table.version(), schema, files, table=table, listed=listed)
 
     def _open(self) -> tuple[DeltaTable, dict[str, int]] | str:
         """Return the table and its files with their sizes, or why its log cannot be read."""
@@ -200,10 +199,12 @@ class LatestTable:
         In a bucket no lock holds others off, and a table that another run has just made anew might be deleted: there a table
         whose log can be read keeps its id, and the commit that comes next, of all rows, is refused if another was faster.
         """
-        from deltalake import DeltaTable
+        from deltalake import CommitProperties, DeltaTable
 
         url = delta_url(self.lake.store, self.folder)
+        first = CommitProperties(custom_metadata={_MARK: "0"})
         create = partial(DeltaTable.create, url, schema=schema, mode="ignore", configuration=_CONFIGURATION)
+        create = partial(create, commit_properties=first)
         with self.lake.store.locked(TREE if anew else None):
             there = self.read() if anew else None
             if there is not None and there.damage:  # else another has mended it, and we go on from that
@@ -279,8 +280,11 @@ class LatestTable:
             raise self._refused(f"{error.filename} is gone") from error
         try:
             write()
-        except CommitFailedError:
-            return False
+        except CommitFailedError as error:
+            newest = self._open()
+            if isinstance(newest, str) or newest[0].version() != snapshot.version:
+                return False
+            raise self._refused(said_by_delta(error)) from told_cause(error)  # nobody was faster
         except (DeltaError, OSError) as error:
             raise self._refused(said_by_delta(error)) from told_cause(error)
         except BaseException as error:
@@ -306,30 +310,28 @@ class LatestTable:
             path=self.folder,
         )
 
-    def _read_last(self, version: int, listed: Mapping[str, int]) -> list[dict[str, Any]] | str:
-        """Return the actions of the log's last entry, or what is wrong with it: delta-rs takes one cut at a line for whole.
+    def _find_damage_in_log(self, version: int, listed: Collection[str]) -> str:
+        """Return what is wrong with the log from the newest commit of ours on; empty where nothing is.
 
-        If it is gone and its checkpoint is there, delta-rs reads the version and never writes another one.
+        The last entry may be torn: delta-rs takes one cut at a line for whole. If it is gone and its checkpoint is there,
+        delta-rs reads the version and never writes another one.
         """
         entries = sorted(path for path in listed if path.startswith(f"{self.folder}/_delta_log/") and path.endswith(".json"))
         if (opened := f"{self.folder}/_delta_log/{version:020d}.json") not in entries:
             return f"the last entry of its log, {opened}, is missing"
-        lines = (self.lake.store.get(entries[-1]) or b"").splitlines()
-        try:
-            actions = [json.loads(line) for line in lines]
-            info = next((each["commitInfo"] for each in actions if "commitInfo" in each), None)
-            if info is None or sum("txn" in each for each in actions) < int(info.get(_MARK, 0)):
-                raise ValueError("it is cut off")
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            return f"the last entry of its log, {entries[-1]}, is torn: {error}"
-        return actions
-
-
-def _changed_by(actions: Iterable[Mapping[str, Any]]) -> str:
-    """Return the operation by which another writer has added or removed files; empty where that was us, or nobody."""
-    told = {name: action for each in actions for name, action in each.items()}
-    is_ours = _MARK in told["commitInfo"] or not told.keys() & {"add", "remove"}
-    return "" if is_ours else str(told["commitInfo"].get("operation", "a commit"))
+        for entry in reversed(entries):
+            try:
+                actions = [json.loads(line) for line in (self.lake.store.get(entry) or b"").splitlines()]
+                info = next((each["commitInfo"] for each in actions if "commitInfo" in each), None)
+                if info is None or sum("txn" in each for each in actions) < int(info.get(_MARK, 0)):
+                    raise ValueError("it is cut off")
+            except (ValueError, TypeError, KeyError, AttributeError) as error:
+                return f"the last entry of its log, {entry}, is torn: {error}"
+            if _MARK in info:
+                return ""
+            if any(_CHANGES & each.keys() for each in actions):
+                return f"another writer has changed it: {info.get('operation', 'a commit')}"
+        return "another writer has deleted what its log says of us"
 
 
 def _unreadable(url: str, error: Exception, path: str) -> LakeUnavailable:
@@ -353,6 +355,7 @@ def _properties(applied: Applied) -> CommitProperties:
     said = {f"decoded/{decoded.metadata.id}": decoded.version, _COMMIT: _number(decoded), _ORDER: applied.order}
     return CommitProperties(
         app_transactions=[Transaction(name, version) for name, version in said.items()],
+        max_commit_retries=0,  # else delta-rs commits onto what another writer has added meanwhile
         custom_metadata={_MARK: str(_TRANSACTIONS), _WAITS: json.dumps(pack(applied.waits))},
     )
 

@@ -25,7 +25,7 @@ from ...adapters.telemetry.alerting import send_alert
 from ...core.advice import some_of
 from ...core.errors import BadSetting, EmptySelection, LakeUnavailable, first_line
 from ...operate.news import FailedSince, FailedTicks, LandedSince, landed_text
-from ...orchestration.home.daemons import is_silent, read_sensors, read_silence, tick_silence, wake_sensors
+from ...orchestration.home.daemons import is_silent, read_sensors, read_silence, tick_silence
 from ...orchestration.home.dagster_home import open_instance, why_silent
 from ...orchestration.home.dagster_server import (
     ANSWER_SECONDS,
@@ -104,8 +104,6 @@ def up(port: int | None) -> None:
                 with history.asked():
                     files.look()  # Dagster keeps in its history what it knows of each defs.yaml
                     now, sensors = time.time(), read_sensors(instance)
-                    if wake_sensors(instance, sensors, now):
-                        _say("the clock was set back, so that Dagster's sensors would wait; they tick again")
                     silences = read_silence(instance, "SENSOR", now), tick_silence(sensors, now)
                     for ended in server.end_hung(*silences):
                         _say(ended)

@@ -7,8 +7,10 @@ import click
 
 from ...core.advice import command, counted
 from ...core.errors import BrokerUnavailable, Refused, UnknownTopic
+from ...core.log.coverage import State
 from ...core.log.losses import Loss, Skip, find_skips
 from ...core.log.planning import SkipAhead
+from ...core.offsets import parse_key
 from ...orchestration.runs.ledger import accept_loss as accept
 from ...orchestration.runs.ledger import acceptance_text, is_accepted, read_ledger
 from ...orchestration.runs.moments import parse_time, time_text
@@ -196,4 +198,6 @@ def accept_loss(topic: str, keys: tuple[str, ...], by: str) -> None:
             f"{acceptance.accepted_by}, {time_text(acceptance.accepted_at_ms)}",
             soft_wrap=True,
         )
-    OUT.print(f"the next run lands what is left and not landed yet; now: {command('land', topic, '--pending')}", soft_wrap=True)
+    states = adapters.lake.coverage_of(topic, keys).states()
+    if any(states[parse_key(key)] is State.PENDING for key in keys):
+        OUT.print(f"the next run lands what is left; now: {command('land', topic, '--pending')}", soft_wrap=True)

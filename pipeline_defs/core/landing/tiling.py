@@ -75,7 +75,9 @@ def tiling_violations(
     These are no gaps: earlier ranges that wait where the newest are landed first, ranges `in_progress` in a run, and what a
     closed generation has not landed, which is lost.
     """
-    violations = [f"overlap {path}: no range's file, yet a plain glob may show it" for path in coverage.strays]
+    violations = [
+        f"overlap {path}: no range's file, yet a plain glob may show it: move it out of `data/`" for path in coverage.strays
+    ]
     violations += _double_violations(coverage)
     last_landed: dict[Place, int] = defaultdict(int)
     for offsets in (offsets for offsets, state in coverage.states().items() if state is State.LANDED):

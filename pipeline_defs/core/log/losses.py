@@ -17,6 +17,7 @@ BEFORE_PLANNED = "deleted by the broker before it was planned"
 BEFORE_LANDED = "deleted by the broker after it was planned and before it was landed"
 ABANDONED = "claimed by an attempt that has not landed it, and at_most_once never reads twice"
 CLOSED = "not landed when its generation was closed: the topic was recreated, truncated or moved"
+GONE = "landed, and their file is gone: landing their range again gives it back where the raw table has it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ def find_losses(coverage: Coverage) -> list[Loss]:
     |---|---|
     | a lost link of the plan log | before it was planned |
     | a lost interval in a landed range's manifest | before it was landed |
-    | a range of a closed generation that is not landed | closed |
+    | a range of a closed generation that is not landed | closed, or, with a manifest, gone |
     | a claim (`at_most_once`) of a range that is not landed | abandoned, unless its attempt still runs |
     """
     closed_at_ms = {generation - 1: at_ms for generation, at_ms in coverage.log.opened.items()}
@@ -85,7 +86,7 @@ def _losses_of(link: Link, step: PlanStep, coverage: Coverage, closed_at_ms: Map
         yield Loss(offsets, offsets.key, ABANDONED, coverage.claims[offsets].claimed_at_ms, accepted)
     elif state is State.LOST and link.kind is LinkKind.RANGE:
         at_ms = closed_at_ms.get(offsets.generation, step.planned_at_ms)
-        yield Loss(offsets, offsets.key, CLOSED, at_ms, accepted)
+        yield Loss(offsets, offsets.key, GONE if manifest is not None else CLOSED, at_ms, accepted)
     elif state is State.LOST:
         yield Loss(offsets, offsets.key, BEFORE_PLANNED, step.planned_at_ms, accepted)
     elif manifest is not None:

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..errors import BrokenManifest, OffsetlakeError, cause_of
+from ..errors import BrokenTable, OffsetlakeError, cause_of
 from ..log.frontier import place_of, place_text
 from ..log.manifest import StagedFile
 from ..offsets import OffsetRange, Place, parse_key
@@ -164,7 +164,7 @@ def read_contents(file: File) -> Contents:
 
 
 def read_document(data: bytes, file: File) -> Contents:
-    """Read the document of a compacted file; raise `BrokenManifest` where it is not the one that was written with it."""
+    """Read the document of a compacted file; raise `BrokenTable` where it is not the one that was written with it."""
     with _reading(file):
         if hashlib.sha256(data).hexdigest() != read_packed(file).sha256:
             raise ValueError("its document is gone, or was changed")
@@ -178,7 +178,7 @@ def _reading(file: File) -> Iterator[None]:
     try:
         yield
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OffsetlakeError) as error:
-        raise BrokenManifest(
+        raise BrokenTable(
             f"what the log says of {file.path} cannot be read: {cause_of(error)}; nothing was written; move the table's folder "
             "away, and all ranges are decoded again from what is landed"
         ) from error

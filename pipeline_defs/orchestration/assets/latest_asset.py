@@ -138,13 +138,13 @@ def check_share(topic: str, config: Latest, share: int, tools: LatestTools, *, m
     Where the table is behind the decoded one, nothing can be compared: the finding says so, and passes only if it `may_wait`.
     """
     due, what = find_due(topic, config, tools.decodings), f"share {share} of {SHARES} of the keys of latest/{topic}"
+    waits = f"is to be made anew: {due.why_anew}" if due.why_anew else f"has {due.waiting} decoded ranges to read"
     if may_wait and not due.is_comparable and (due.snapshot is None or not due.snapshot.damage):
-        return Finding(RECOMPUTED, f"nothing, as {due.waiting} decoded ranges wait for the next update", ())
+        return Finding(RECOMPUTED, f"nothing, as latest/{topic} {waits} at the next update", ())
     if due.snapshot is None:
         return Finding(RECOMPUTED, f"{what}, which is not there yet", (), {"keys": 0, "ranges": 0})
     if not due.is_comparable:
-        waits = due.why_anew or f"{due.waiting} ranges were decoded since"
-        return Finding(RECOMPUTED, what, (f"latest/{topic} is behind its decoded table: {waits}; update it, then check",))
+        return Finding(RECOMPUTED, what, (f"latest/{topic} {waits}; update it, then check",))
     attempt, lake = f"check-{uuid.uuid4().hex}", tools.lake
     placed = place(due.decoded, lake.recent(topic).log.epoch_of)
     inputs = Inputs(find_stretches(placed, placed, lake), present=[*due.snapshot.files])

@@ -18,7 +18,7 @@ from dagster._core.run_coordinator import QueuedRunCoordinator
 from dagster._core.scheduler.instigation import InstigatorState, SensorInstigatorData
 
 from ...adapters.system.locks import Holder, find_holder, remove_unheld, share_for_life
-from ...core.log.cutting import CLOCKS_APART_MS
+from .clock import follow_clock
 
 HEARTBEAT_SECONDS = 30.0  # how often Dagster's daemons say that they are there
 SILENT_AFTER_SECONDS = 3 * HEARTBEAT_SECONDS
@@ -46,6 +46,7 @@ class AnnouncedRunCoordinator(QueuedRunCoordinator):
 
             await_leadership(instance)
             share_for_life(Path(instance.root_directory) / FOLDER / f"{socket.gethostname()}-{os.getpid()}")
+            follow_clock(instance)
 
 
 def find_daemons(home: str | Path) -> list[Holder]:
@@ -99,9 +100,9 @@ class Listener:
 
 
 def read_silence(instance: dg.DagsterInstance, daemon: Daemon, now_seconds: float) -> float | None:
-    """Read for how many seconds a daemon has said nothing; none where it never has."""
+    """Read for how many seconds a daemon has said nothing, or how far the clock was set back since; none where it never has."""
     heartbeat = instance.get_daemon_heartbeats().get(daemon)
-    return now_seconds - heartbeat.timestamp if heartbeat else None
+    return abs(now_seconds - heartbeat.timestamp) if heartbeat else None
 
 
 def read_sensors(instance: dg.DagsterInstance) -> Sequence[InstigatorState]:
@@ -110,24 +111,13 @@ def read_sensors(instance: dg.DagsterInstance) -> Sequence[InstigatorState]:
 
 
 def tick_silence(sensors: Iterable[InstigatorState], now_seconds: float) -> float | None:
-    """Return for how many seconds no sensor has ticked, 0 where none is switched on; none where none ever has."""
+    """Return for how many seconds no sensor has ticked, or how far the clock was set back since; 0 where none is switched on.
+
+    None where none ever has.
+    """
     ticks = [cast("SensorInstigatorData", each.instigator_data) for each in sensors if each.is_running and each.instigator_data]
     newest = max((each.last_tick_timestamp or 0.0 for each in ticks), default=now_seconds)
-    return now_seconds - newest if newest else None
-
-
-def wake_sensors(instance: dg.DagsterInstance, sensors: Iterable[InstigatorState], now_seconds: float) -> bool:
-    """Reset sensors whose last tick is ahead of a clock set back, as Dagster would wait until then; return whether any was."""
-    ahead = [
-        (each, data)
-        for each in sensors
-        if (data := each.sensor_instigator_data) is not None
-        and max(data.last_tick_timestamp or 0.0, data.last_tick_start_timestamp or 0.0) > now_seconds + CLOCKS_APART_MS / 1000
-    ]
-    for each, data in ahead:
-        told = data._replace(last_tick_timestamp=now_seconds, last_tick_start_timestamp=now_seconds)
-        instance.update_instigator_state(each.with_data(told))
-    return bool(ahead)
+    return abs(now_seconds - newest) if newest else None
 
 
 def is_silent(silent_seconds: float | None) -> bool:

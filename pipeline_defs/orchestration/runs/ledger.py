@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
+from ...adapters.lake.lake import Lake
+from ...adapters.tables.delta_log import raw_table_log
 from ...core.advice import command
 from ...core.errors import BadKey, Refused
 from ...core.landing.progress import find_lag
@@ -17,6 +19,7 @@ from ...core.log.expiry import FAIL_SHARE, WARN_SHARE, Exposure, kept_seconds, r
 from ...core.log.losses import Loss, all_losses, find_losses, read_from
 from ...core.log.plan_step import Watermarks
 from ...core.offsets import OffsetRange, parse_key
+from ...core.tables.raw_table import RangeFiles
 from ...landing.auditing import Finding
 from ...resources import Adapters
 from ...topics import NOTHING_LOST, Topic
@@ -125,7 +128,10 @@ def acceptance_text(topic: Topic, loss: Loss) -> str:
 
 
 def accept_loss(topic: Topic, key: str, adapters: Adapters, accepted_by: str) -> Acceptance:
-    """Record that a person accepts what is lost of a range or a lost link; refuse where nothing is. The first one stands."""
+    """Record that a person accepts what is lost of a range or a lost link; the first one stands.
+
+    Refuse where nothing is lost, or where the lake has the rows of a range that is not landed any more.
+    """
     coverage = adapters.lake.coverage_of(topic.name, [key])
     offsets = parse_key(key)
     state = coverage.states().get(offsets)
@@ -136,6 +142,8 @@ def accept_loss(topic: Topic, key: str, adapters: Adapters, accepted_by: str) ->
             key=key,
         )
     if offsets not in coverage.accepted:
+        if state is State.LOST:
+            _refuse_if_there(topic.name, offsets, coverage, adapters.lake)
         recorded = [loss.offsets for loss in find_losses(coverage) if loss.key == offsets.key]
         lost = (recorded[0].start, recorded[-1].end) if recorded else _lost_now(topic, offsets, state, adapters)
         adapters.lake.begin(
@@ -143,6 +151,20 @@ def accept_loss(topic: Topic, key: str, adapters: Adapters, accepted_by: str) ->
         )
         adapters.lake.commit_acceptance(Acceptance(topic.name, offsets, lost, accepted_by, adapters.now_ms()))
     return adapters.lake.read_accepted(topic.name)[offsets]
+
+
+def _refuse_if_there(topic: str, offsets: OffsetRange, coverage: Coverage, lake: Lake) -> None:
+    """Refuse to have a range of a closed generation lost that a person's mistake alone has taken away."""
+    manifest = coverage.manifests.get(offsets)
+    if manifest is None and offsets in coverage.published:
+        said = "its file is published, and its manifest is gone"
+        mend = "restore the manifest from a backup; to lose the rows, move the file out of `data/`"
+    elif manifest is not None and RangeFiles(raw_table_log(topic, lake.store).read()).find_at(manifest) is not None:
+        said = "the raw table has its rows"
+        mend = f"`{command('land', topic, '--key', offsets.key)}` gives its file back"
+    else:
+        return
+    raise Refused(f"{offsets.text(topic)} is not lost: {said}; nothing was written; {mend}", key=offsets.key)
 
 
 def _lost_now(topic: Topic, offsets: OffsetRange, state: State, adapters: Adapters) -> tuple[int, int]:

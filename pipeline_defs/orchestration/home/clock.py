@@ -1,0 +1,58 @@
+"""The clock of a daemon's host, which may be set back: Dagster then waits until it is as late again, for hours or years.
+
+What Dagster has stored of a time ahead is brought back to now as a daemon starts. Its daemons wait in memory too, so one whose
+clock is set back ends itself, and whoever started it starts it anew. Imports no Spark.
+"""
+
+import logging
+import os
+import signal
+import threading
+import time
+from typing import Any
+
+import dagster as dg
+from dagster._core.definitions.run_request import InstigatorType
+
+from ...core.log.cutting import CLOCKS_APART_MS
+
+LOOKS_EVERY_SECONDS = 5.0
+APART_SECONDS = CLOCKS_APART_MS / 1000
+_TIMES = ("start_timestamp", "last_iteration_timestamp", "last_tick_timestamp", "last_tick_start_timestamp")
+_log = logging.getLogger("dagster.daemon.offsetlake")
+_is_followed = threading.Lock()  # held from the first instance of this process on
+
+
+def follow_clock(instance: dg.DagsterInstance) -> None:
+    """Have Dagster wait for no time ahead of the clock, as long as this process, a daemon, runs; at once after the first."""
+    if _is_followed.acquire(blocking=False):
+        wake(instance, time.time())
+        threading.Thread(target=end_if_set_back, name="offsetlake-clock", daemon=True).start()
+
+
+def wake(instance: dg.DagsterInstance, now_seconds: float) -> None:
+    """Set back to now what sensors and schedules, and ticks of these, have of a time ahead (seconds since 1970)."""
+    latest = now_seconds + APART_SECONDS
+    for state in instance.all_instigator_state():
+        data: Any = state.instigator_data
+        ahead = {name: now_seconds for name in _TIMES if (getattr(data, name, None) or 0.0) > latest}
+        if ahead:
+            instance.update_instigator_state(state.with_data(data._replace(**ahead)))
+        if state.instigator_type is InstigatorType.SCHEDULE:  # which goes on after its newest tick
+            for tick in instance.get_ticks(state.instigator_origin_id, state.selector_id, after=latest):
+                instance.update_tick(tick._replace(tick_data=tick.tick_data._replace(timestamp=now_seconds)))
+
+
+def end_if_set_back() -> None:
+    """End this process, as by Ctrl-C, once its clock is set back by more than the clocks of hosts may be apart."""
+    latest = ahead = time.time() - time.monotonic()
+    while latest - ahead <= APART_SECONDS:
+        time.sleep(LOOKS_EVERY_SECONDS)
+        ahead = time.time() - time.monotonic()
+        latest = max(latest, ahead)
+    _log.error(
+        "the clock was set back by %.0f seconds, as long as Dagster would wait with all that is due: this daemon ends, to be "
+        "started anew; runs that are under way go on",
+        latest - ahead,
+    )
+    os.kill(os.getpid(), signal.SIGINT)
