@@ -61,19 +61,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: order.get("/".join(item.path.parts[-2:]), len(order)))
 
 
-def shared_engine(factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of the one warm Spark that all workers share."""
+def shared(factory: pytest.TempPathFactory, name: str) -> Path:
+    """Return the folder of what all workers share: the one broker, or the one warm Spark."""
     base = factory.getbasetemp()
-    folder = (base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base) / "engine"
+    folder = (base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base) / name
     folder.mkdir(exist_ok=True)
     return folder
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Stop the warm Spark once all workers are done."""
+    """Stop the broker and the warm Spark once all workers are done."""
     factory: pytest.TempPathFactory | None = getattr(session.config, "_tmp_path_factory", None)
     if not os.environ.get("PYTEST_XDIST_WORKER") and factory is not None:
-        stop_server(shared_engine(factory))
+        stop_server(shared(factory, "engine"))
+        stop_broker(shared(factory, "broker"))
 
 
 def pytest_unconfigure() -> None:
@@ -103,12 +104,10 @@ def one_database(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """A real Kafka broker for the whole session."""
-    directory = tmp_path_factory.mktemp("broker")
-    jars = resolve_jars("broker", JARS)
-    yield start_broker(directory, jars=jars, properties=BROKER_PROPERTIES)
-    stop_broker(directory)
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Broker:
+    """The real Kafka broker that all tests of all workers share, whoever starts it; `pytest_sessionfinish` stops it."""
+    directory = shared(tmp_path_factory, "broker")
+    return start_broker(directory, jars=resolve_jars("broker", JARS), properties=BROKER_PROPERTIES)
 
 
 @pytest.fixture(scope="session")
@@ -116,7 +115,7 @@ def settings(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Settin
     """The settings of this session's machine; each world has its own lake and Dagster home."""
     home = tmp_path_factory.mktemp("home")
     (home / "jars").symlink_to(JARS)
-    (home / "engine").symlink_to(shared_engine(tmp_path_factory))
+    (home / "engine").symlink_to(shared(tmp_path_factory, "engine"))
     return Settings(
         home=home,
         lake=str(home / "lake"),
@@ -129,7 +128,7 @@ def settings(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Settin
 
 @pytest.fixture(scope="session")
 def engine(settings: Settings) -> Engine:
-    """The warm Spark that all tests of all workers share; `pytest_unconfigure` stops it."""
+    """The warm Spark that all tests of all workers share; `pytest_sessionfinish` stops it."""
     from pipeline_defs.resources import Adapters
 
     resolve_jars("spark", settings.jars)

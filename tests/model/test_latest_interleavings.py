@@ -154,7 +154,7 @@ SEEDS = range(10_000)
 WORLDS = 3
 BY_POSITION, BY_RANK = Latest(), Latest("value.rank")
 SEQUENCES = {BY_POSITION.order: False, BY_RANK.order: True}
-DRAWN = 74
+DRAWN = 37
 
 Landed = tuple[int, int, int, int, bytes | None, bytes | None]
 """Generation, Kafka partition, offset, timestamp (ms), key and value of a record."""

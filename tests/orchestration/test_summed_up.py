@@ -32,14 +32,14 @@ from tests.support.world import World
 
 @pytest.fixture
 def old(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
-    """A topic of three steps, each landed by a run of its own, nearly all of it summed up."""
+    """A topic of three steps, nearly all of it summed up."""
     monkeypatch.setattr(settling, "FRONTIER_EVERY", 1)
     world.create_topic()
     world.with_policy(records_per_range=10, max_age_seconds=0)
     for _ in range(3):
         world.send_numbered(20)
         world.tick()
-        world.launch()
+    world.launch()
     world.tick()
     assert len(world.adapters.lake.recent(world.name).log.ranges) < len(world.coverage.log.ranges) == 6
     return world

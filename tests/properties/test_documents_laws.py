@@ -159,7 +159,7 @@ def test_a_manifest_that_does_not_add_up_cannot_exist(landing: Landing, by: int)
 
 
 LONG_MS = 10**12  # so that what was reopened stays open
-SEEDS = [random.randrange(10**9) for _ in range(int(os.environ["HUNT"]))] if "HUNT" in os.environ else range(12)
+SEEDS = [random.randrange(10**9) for _ in range(int(os.environ["HUNT"]))] if "HUNT" in os.environ else range(6)
 EVENTS = 20
 
 
@@ -344,11 +344,9 @@ def test_a_frontier_document_reads_back_and_nobody_needs_it(lake: Lake, seed: in
 def test_an_old_offset_is_found_among_steps_that_carry_few_heads(lake: Lake) -> None:
     """[R-96] Of each generation and Kafka partition; what no range has is found in none."""
     history = History(1, lake)
-    for _ in range(4 * EVENTS):
+    while (base := lake.recent(TOPIC).log.base) is None or base.seq <= 2 * ALL_HEADS_EVERY:
         history.happen()
     whole, recent = history.whole(), lake.recent(TOPIC)
-    base = recent.log.base
-    assert base is not None and base.seq > 2 * ALL_HEADS_EVERY
     old = [offsets for offsets in whole.log.ranges if offsets not in recent.log.ranges]
     for offsets in history.draw.sample(old, min(len(old), 30)):
         at = history.draw.randrange(offsets.start, offsets.end)

@@ -5,8 +5,6 @@ clock is set back ends itself, and whoever started it starts it anew. Imports no
 """
 
 import logging
-import os
-import signal
 import threading
 import time
 from typing import Any
@@ -14,6 +12,7 @@ from typing import Any
 import dagster as dg
 from dagster._core.definitions.run_request import InstigatorType
 
+from ...adapters.system.processes import end_this_process
 from ...core.log.cutting import CLOCKS_APART_MS
 
 LOOKS_EVERY_SECONDS = 5.0
@@ -44,7 +43,7 @@ def wake(instance: dg.DagsterInstance, now_seconds: float) -> None:
 
 
 def end_if_set_back() -> None:
-    """End this process, as by Ctrl-C, once its clock is set back by more than the clocks of hosts may be apart."""
+    """End this process once its clock is set back by more than the clocks of hosts may be apart."""
     latest = ahead = time.time() - time.monotonic()
     while latest - ahead <= APART_SECONDS:
         time.sleep(LOOKS_EVERY_SECONDS)
@@ -55,4 +54,4 @@ def end_if_set_back() -> None:
         "started anew; runs that are under way go on",
         latest - ahead,
     )
-    os.kill(os.getpid(), signal.SIGINT)
+    end_this_process()

@@ -5,8 +5,6 @@ connection, and so with its process or host. No row depends on it: two that work
 """
 
 import logging
-import os
-import signal
 import threading
 import time
 from collections.abc import Callable
@@ -19,6 +17,7 @@ from sqlalchemy import text
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
+from ...adapters.system.processes import end_this_process
 from ...core.errors import BadSetting
 
 ASKS_EVERY_SECONDS = 1.0  # a daemon that waits
@@ -128,4 +127,4 @@ def _watch(lock: DaemonLock) -> None:
         "the connection that held the daemon's lock was lost, and another daemon works on this Postgres database now: "
         "this one ends; runs that are under way go on"
     )
-    os.kill(os.getpid(), signal.SIGINT)  # Dagster's daemon ends by it as by Ctrl-C
+    end_this_process()
