@@ -2,10 +2,11 @@
 
 import errno
 import importlib
+import signal
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import count
@@ -389,9 +390,17 @@ def test_a_history_that_does_not_answer_ends_nothing_and_is_told_once(tmp_path: 
     )
     ended = Mock(return_value=[])
     server = Mock(find_others=list, find_load_error=lambda: None, end_hung=ended, url="http://127.0.0.1:3000")
-    looks = Mock(side_effect=[None, silent, silent, locked, None, KeyboardInterrupt])
+    looks, handlers = Mock(side_effect=[None, silent, silent, locked, None, None]), list[Callable[[int, None], None]]()
+
+    def end_at_last(*_: object) -> None:
+        if looks.call_count == 5:
+            with suppress(KeyboardInterrupt):  # as Python does where it is in a destructor just then
+                handlers[0](signal.SIGTERM, None)
+
     fakes = {
-        **dict.fromkeys(("_handle_signals", "_revive", "_tell_news", "LandedSince", "FailedSince", "FailedTicks"), Mock()),
+        **dict.fromkeys(("_tell_news", "LandedSince", "FailedSince", "FailedTicks"), Mock()),
+        "_handle_signals": handlers.append,
+        "_revive": end_at_last,
         "_services": lambda *_: nullcontext(server),
         "open_instance": lambda _: nullcontext(Mock()),
         "open_adapters": lambda: Mock(
@@ -415,7 +424,7 @@ def test_a_history_that_does_not_answer_ends_nothing_and_is_told_once(tmp_path: 
     assert (tmp_path / "home" / "dagster.yaml").is_file(), "where it was deleted a history begins anew"
     assert told.count("does not answer: unable to open database file") == 1 and told.count("answers again") == 1
     of_stopped = [call.kwargs for call in ended.call_args_list]
-    assert of_stopped == [{}, {"are_stopped": True}, {}], "one that stands still may hold the lock"
+    assert of_stopped == [{}, {"are_stopped": True}, {}, {}], "one that stands still may hold the lock"
     assert looks.call_count == 6 and told.endswith("everything is stopped; what is landed stays landed\n")
 
 

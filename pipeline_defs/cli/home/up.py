@@ -67,7 +67,13 @@ def up(port: int | None) -> None:
       offsetlake up
       offsetlake up --port 3001
     """
-    _handle_signals(signal.default_int_handler)  # a background job of a shell begins with SIGINT ignored
+    is_over = threading.Event()  # Python drops an interrupt that reaches it in a destructor
+
+    def end(number: int, frame: FrameType | None) -> None:
+        is_over.set()
+        signal.default_int_handler(number, frame)
+
+    _handle_signals(end)  # a background job of a shell begins with SIGINT ignored
     project, adapters = find_project(), open_adapters()
     found = load_topics()
     topics = list(found.topics.values())
@@ -76,43 +82,44 @@ def up(port: int | None) -> None:
         raise EmptySelection(
             f"no topic is configured in {project}; nothing was started; add {defs_folder(project)}/<topic>/defs.yaml"
         )
-    try:
-        with _services(project, adapters, port) as server, open_instance(adapters.settings.dagster_home) as instance:
-            if why := server.find_load_error():
-                raise DagsterUnavailable(
-                    f"the definitions of {project} do not load, so nothing would land: {why}; correct them, "
-                    "`dg check defs` shows the place"
-                )
-            began = datetime.now(UTC)
-            since, failed = LandedSince(topics, instance), FailedSince(topics, instance, began)
-            ticks = FailedTicks(instance, began)
-            if other_config := find_other_config(adapters.settings.dagster_home, project):
-                OUT.print(other_config, soft_wrap=True)
-            names = some_of([*(f"topics that match {each.pattern}" for each in found.patterns), *sorted(found.topics)])
-            OUT.print(
-                styled("Dagster is at ", (server.url, "bold"), f"; it lands {names} by itself; Ctrl-C ends it"), soft_wrap=True
+    with (
+        suppress(KeyboardInterrupt),
+        _services(project, adapters, port) as server,
+        open_instance(adapters.settings.dagster_home) as instance,
+    ):
+        if why := server.find_load_error():
+            raise DagsterUnavailable(
+                f"the definitions of {project} do not load, so nothing would land: {why}; correct them, "
+                "`dg check defs` shows the place"
             )
-            told, history = set[Holder](), _History(project, _Trouble(adapters))
-            definitions = _Definitions(project, _Trouble(adapters))
-            files = _Files(defs_folder(project), adapters, found, topics)
-            while True:
-                time.sleep(LOOKS_EVERY_SECONDS)
-                _revive(server, adapters)
-                for other in set(server.find_others()) - told:
-                    OUT.print(_TWICE.format(other.text), soft_wrap=True)
-                    told.add(other)
-                with history.asked():
-                    files.look()  # Dagster keeps in its history what it knows of each defs.yaml
-                    now, sensors = time.time(), read_sensors(instance)
-                    silences = read_silence(instance, "SENSOR", now), tick_silence(sensors, now)
-                    for ended in server.end_hung(*silences):
-                        _say(ended)
-                    definitions.look(server, is_ticking=not is_silent(silences[1]))
-                    _tell_news(failed, ticks, since, sensors)
-                for ended in server.end_hung(None, None, are_stopped=True) if history.is_locked else ():
+        began = datetime.now(UTC)
+        since, failed = LandedSince(topics, instance), FailedSince(topics, instance, began)
+        ticks = FailedTicks(instance, began)
+        if other_config := find_other_config(adapters.settings.dagster_home, project):
+            OUT.print(other_config, soft_wrap=True)
+        names = some_of([*(f"topics that match {each.pattern}" for each in found.patterns), *sorted(found.topics)])
+        OUT.print(
+            styled("Dagster is at ", (server.url, "bold"), f"; it lands {names} by itself; Ctrl-C ends it"), soft_wrap=True
+        )
+        told, history = set[Holder](), _History(project, _Trouble(adapters))
+        definitions = _Definitions(project, _Trouble(adapters))
+        files = _Files(defs_folder(project), adapters, found, topics)
+        while not is_over.wait(LOOKS_EVERY_SECONDS):
+            _revive(server, adapters)
+            for other in set(server.find_others()) - told:
+                OUT.print(_TWICE.format(other.text), soft_wrap=True)
+                told.add(other)
+            with history.asked():
+                files.look()  # Dagster keeps in its history what it knows of each defs.yaml
+                now, sensors = time.time(), read_sensors(instance)
+                silences = read_silence(instance, "SENSOR", now), tick_silence(sensors, now)
+                for ended in server.end_hung(*silences):
                     _say(ended)
-    except KeyboardInterrupt:
-        OUT.print("everything is stopped; what is landed stays landed")
+                definitions.look(server, is_ticking=not is_silent(silences[1]))
+                _tell_news(failed, ticks, since, sensors)
+            for ended in server.end_hung(None, None, are_stopped=True) if history.is_locked else ():
+                _say(ended)
+    OUT.print("everything is stopped; what is landed stays landed")
 
 
 @dataclass
