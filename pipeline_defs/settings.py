@@ -202,7 +202,9 @@ def _has_lineage(env: Mapping[str, str]) -> bool:
     folders = [Path.cwd()]
     with suppress(RuntimeError):  # a user unknown to the machine has no home
         folders.append(Path("~/.openlineage").expanduser())
-    return any((folder / "openlineage.yml").is_file() for folder in folders)
+    with suppress(OSError):  # a home that this user may not read
+        return any((folder / "openlineage.yml").is_file() for folder in folders)
+    return False
 
 
 def _one_of(env: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str:

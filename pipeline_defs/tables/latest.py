@@ -133,6 +133,8 @@ def _why_anew(config: Latest, snapshot: LatestSnapshot | None, decoded: DecodedR
         return "there is none"
     if snapshot.damage:
         return snapshot.damage
+    if snapshot.changed_by:
+        return f"another writer has changed it: {snapshot.changed_by}"
     if snapshot.applied(decoded.table.metadata.id) is None:
         return "it is of another decoded table"
     return "" if snapshot.order == config.order else "defs.yaml names another order"

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -108,6 +109,8 @@ def test_what_a_person_took_away_of_a_closed_generation_is_not_called_lost(world
     with pytest.raises(Refused, match=r"its file is published, and its manifest is gone; .* out of `data/`"):
         accept_loss(world.topic, loss.key, world.adapters, "ada")
     file.unlink()
+    (tmp_path / "manifest").rename(document)
+    shutil.rmtree(lake.store.url(f"tables/raw/{world.name}"))
     assert accept_loss(world.topic, loss.key, world.adapters, "ada").lost == (0, 100), "the control"
 
 

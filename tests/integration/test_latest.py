@@ -30,6 +30,7 @@ from deltalake.exceptions import CommitFailedError
 from pipeline_defs.adapters.lake.lake import Lake
 from pipeline_defs.adapters.store.object_store import RemoteStore
 from pipeline_defs.adapters.tables.decodings import Decodings
+from pipeline_defs.adapters.tables.delta_log import said_by_delta
 from pipeline_defs.adapters.tables.duck import Duck
 from pipeline_defs.adapters.tables.latest_table import LatestTable
 from pipeline_defs.adapters.tables.latest_winners import SHARES, find_damage
@@ -265,7 +266,7 @@ def delete_foreign(state: State) -> None:
     assert json.loads(state.last_entry.read_text().splitlines()[0])["commitInfo"]["operation"] == "VACUUM END", "the fault"
 
 
-# what is torn, or done by another writer, and why it is made anew
+# what tears, and why it is made anew
 TORN: dict[str, tuple[Callable[[State], object], str]] = {
     "empty": (lambda state: cut(state.last_entry, lambda _: 0), "is torn: it is cut off"),
     "torn": (lambda state: cut(state.last_entry, lambda _: 700), "its log cannot be read"),
@@ -275,17 +276,11 @@ TORN: dict[str, tuple[Callable[[State], object], str]] = {
     "file_gone": (lambda state: state.files[0].unlink(), "is missing"),
     "file_short": (lambda state: cut(state.files[0], lambda _: 100), "has 100 bytes, expected"),
     "no_log": (lambda state: shutil.rmtree(state.folder / "_delta_log"), "its log cannot be read"),
-    "appended": (append_foreign, "another writer has changed it: WRITE"),
-    "deleted": (delete_foreign, "another writer has changed it: DELETE"),
-    "append_only": (
-        lambda state: DeltaTable(str(state.folder)).alter.set_table_properties({"delta.appendOnly": "true"}),
-        "another writer has changed it: SET TBLPROPERTIES",
-    ),
 }
 
 
 @pytest.mark.parametrize("name", TORN)
-def test_what_a_power_cut_or_another_writer_breaks_is_made_anew_under_another_id(name: str, state: State) -> None:
+def test_what_a_power_cut_tears_is_made_anew_under_another_id(name: str, state: State) -> None:
     """[R-88] No reader is given it until then."""
     break_it, why = TORN[name]
     upsert_twice(state)
@@ -299,6 +294,62 @@ def test_what_a_power_cut_or_another_writer_breaks_is_made_anew_under_another_id
     assert why in state.update().rebuilt
     assert state.topic.shown() == right == state.recomputed()
     assert DeltaTable(str(state.folder)).metadata().id != before, "readers are told"
+
+
+def refuse_nobody(state: State) -> None:
+    DeltaTable(str(state.folder)).alter.set_table_properties({"delta.enableChangeDataFeed": "true"})
+
+
+@pytest.mark.parametrize(
+    ("change", "name"), [(append_foreign, "WRITE"), (delete_foreign, "DELETE"), (refuse_nobody, "SET TBLPROPERTIES")]
+)
+def test_what_another_writer_changes_is_written_anew_in_one_commit(
+    change: Callable[[State], None], name: str, state: State
+) -> None:
+    """[R-88] No reader is given it until then, nor less than all afterwards: whoever reads an earlier version goes on."""
+    upsert_twice(state)
+    before, right = DeltaTable(str(state.folder)), state.topic.shown()
+    change(state)
+    changed = DeltaTable(str(state.folder)).version()
+    with pytest.raises(BrokenTable, match=f"another writer has changed it: {name}"):
+        find_latest(state.topic.name, state.topic.lake)
+    assert state.update().rebuilt == f"another writer has changed it: {name}"
+    assert state.topic.shown() == right == state.recomputed() and find_latest(state.topic.name, state.topic.lake).paths
+    after = DeltaTable(str(state.folder))
+    assert (after.metadata().id, after.version()) == (before.metadata().id, changed + 1)
+    if change is not delete_foreign:  # which vacuums, too
+        assert before.to_pyarrow_table().num_rows == 9
+
+
+def test_a_table_that_delta_rs_may_not_write_any_more_says_what_to_do(state: State) -> None:
+    """[R-88] [R-90] Nor do rows stand in the error; the control: what it says helps."""
+    upsert_twice(state)
+    DeltaTable(str(state.folder)).alter.set_table_properties({"delta.appendOnly": "true"})
+    with pytest.raises(LakeUnavailable, match=r"append-only.*; where it goes on so, move the folder away"):
+        state.update()
+    shutil.rmtree(state.folder)
+    state.update()
+    state.assert_right()
+    error = CommitFailedError("Invariant violations: [n < 0]. Preview of invalid data: | k1 | 4711 |")
+    assert said_by_delta(error) == "Invariant violations: [n < 0]. "
+
+
+def test_nobody_is_given_a_table_that_is_being_made(state: State) -> None:
+    """[R-85] Its first version has no rows yet: nor does it after whoever made it has died."""
+    state.topic.put(RANGE, {0: ("a", {"n": 1})})
+
+    def look() -> None:
+        with pytest.raises(BrokenTable, match="it is being made"):
+            find_latest(state.topic.name, state.topic.lake)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        state.update(on_step=stop_at("read_decoded", look))
+    with pytest.raises(BrokenTable, match="it is being made"):
+        find_latest(state.topic.name, state.topic.lake)
+    state.update()
+    assert find_latest(state.topic.name, state.topic.lake).paths
+    state.assert_right()
 
 
 @pytest.mark.parametrize("config", [Latest(), Latest("value.n")])  # the second writes all rows anew
@@ -326,7 +377,7 @@ def test_what_delta_rs_refuses_is_not_called_overtaken(state: State) -> None:
     refuse = Mock(side_effect=CommitFailedError("the table is append-only"))
     snapshot = table.read()
     assert snapshot is not None
-    with pytest.raises(LakeUnavailable, match=r"cannot write .*: the table is append-only; what stands stays"):
+    with pytest.raises(LakeUnavailable, match=r"cannot write .*: the table is append-only; where it goes on so"):
         table._commit(snapshot, refuse)
     append_foreign(state)
     assert not table._commit(snapshot, refuse), "the control: somebody was faster"

@@ -451,7 +451,7 @@ def test_ticks_are_missed_only_where_a_sensor_is_switched_on(home: Path) -> None
             origin, data = RemoteInstigatorOrigin(repository, status.value), SensorInstigatorData(last_tick_timestamp=ticked)
             instance.add_instigator_state(InstigatorState(origin, InstigatorType.SENSOR, status, data))
         assert tick_silence(read_sensors(instance), 5_000.0) == 1_000.0
-        assert tick_silence(read_sensors(instance), 500.0) == 3_500.0, "the clock was set back"
+        assert tick_silence(read_sensors(instance), 500.0) == -3_500.0, "one whose clock was set back is no silent one"
 
 
 def test_what_dagster_has_of_a_time_ahead_is_brought_back_as_a_daemon_starts(home: Path) -> None:
@@ -481,13 +481,13 @@ def test_what_dagster_has_of_a_time_ahead_is_brought_back_as_a_daemon_starts(hom
 
         ahead = [now + day, now, now - day, now + day, now - day, now + day]
         assert times() == ahead, "the fault"
-        clock.wake(instance, now + day - clock.APART_SECONDS)
-        assert times() == ahead, "the control: clocks of two hosts may be so far apart"
+        clock.wake(instance, now + day)
+        assert times() == ahead, "the control"
         clock.wake(instance, now)
         assert times() == [now, now, now - day, now, now - day, now]
 
 
-@pytest.mark.parametrize(("set_by", "ends"), [((0, 7_200, 0), True), ((0, -7_200), True), ((0, -200, 7_200, 7_000), False)])
+@pytest.mark.parametrize(("set_by", "ends"), [((0, 7_200, 0), True), ((0, -7_200), True), ((0, -50, 7_200, 7_150), False)])
 def test_a_daemon_whose_clock_is_set_back_ends(set_by: tuple[float, ...], ends: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-31] It would wait in memory: after a jump forth and back as well; small steps, the control, it waits out."""
     seconds, ended = iter(set_by), []

@@ -471,11 +471,21 @@ def test_a_dagster_that_cannot_be_started_now_is_started_later(
         raise error
 
     monkeypatch.setattr(server, "_serve", serve)
-    for now in range(0, 1300, 100):
-        clock[0] = float(now)
-        up._revive(server, Mock(settings=Mock(alert_urls=())))
+    away = up._Trouble(Mock(settings=Mock(alert_urls=())))
+
+    def look(*moments: int) -> None:
+        for now in moments:
+            clock[0] = float(now)
+            up._revive(server, away)
+
+    look(*range(0, 1300, 100))
     assert started == [0, 100, 200, 600, 700, 800, 1200]
-    assert capfd.readouterr().out.count(str(error)) == len(started)
+    assert capfd.readouterr().out.count(str(error)) == 1, "until it can be started"
+    monkeypatch.setattr(server, "_serve", lambda _: None)
+    look(*range(2000, 2500, 100))
+    told = capfd.readouterr().out
+    assert told.count("Dagster could be started again") == 1 and told.count("Dagster runs again at") == 3
+    assert told.count("Dagster has ended again, so nothing lands; it is started again, 3 times in 10 minutes") == 1
 
 
 @pytest.mark.parametrize("free", [0, 2**30])

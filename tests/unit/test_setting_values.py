@@ -72,7 +72,7 @@ WRONG = [
     *(("OFFSETLAKE_SPARK_REMOTE", each, r"not shown: it may have a token\), expected sc://host:port.*%2F for /") for each in WRONG_REMOTES),
     ("OFFSETLAKE_SPARK_MASTER", f"sc://h:1/;token={SECRET}", r"found another \(not shown.*sc://host:port is OFFSETLAKE_SPARK_REMOTE's"),
     *((name, f"u:{SECRET}@h", "is another .not shown: it may have a login., expected") for name in ("OFFSETLAKE_ENGINE", "OFFSETLAKE_LANES", "OFFSETLAKE_RUN_RETENTION_DAYS")),
-    *(("OFFSETLAKE_LAKE", each, "in which nobody replaces a variable") for each in ("/data/$ENV/lake", "a${HOME}/lake", "${X}")),
+    *(("OFFSETLAKE_LAKE", each, "in which nobody replaces a variable") for each in ("/data/${ENV}/lake", "a${HOME}/lake", "${X}")),
     *((name, "$HOME/x", r"is \$HOME/x, in which nobody replaces a variable; .* in \.env write it as \$\{HOME\}") for name in ("OFFSETLAKE_HOME", "OFFSETLAKE_LAKE")),
     ("OFFSETLAKE_PAGES_URL", "javascript:alert(1)", "begins with javascript:, expected http:// or https://"),
     ("OFFSETLAKE_PAGES_URL", "http://", "has no host"),

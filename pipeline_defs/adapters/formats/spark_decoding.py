@@ -212,7 +212,7 @@ class SparkDecoder:
         with self._engine.job(DECODE_CONF, what, consequence, still_seconds) as session:
             try:
                 write_parquet(choose(*decision.read(self._read(session, files))), self._engine, folder, ZSTD_LEVEL)
-            except DecodeError as error:  # of the client's messages, which are 100 levels deep at most
+            except (DecodeError, SystemError) as error:  # of the client's messages, which are 100 levels deep at most
                 said = f"Spark's client cannot send what checks them: {error}; take levels out of it"
                 raise unusable_schema("what keys and values are decoded to", said) from error
 

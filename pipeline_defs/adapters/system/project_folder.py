@@ -24,7 +24,7 @@ DISTRIBUTION = "offsetlake"
 DOCS = next((each for each in (PACKAGE / "docs", PROJECT / "docs") if each.is_dir()), PACKAGE / "docs")
 ENV_FILE = ".env"
 STARTED_BY_US = "_IS_STARTED_BY_UP"  # set for what `offsetlake up` starts, which shares the commands' home
-_VARIABLE = re.compile(r"(^|/)\$\w|\$\{")  # as shells have them; a folder's name may have the sign
+_VARIABLE = re.compile(r"^\$|\$\{")  # as shells have them; a folder's name may have the sign
 DEFAULT_HOME = (".offsetlake", "dagster")  # of Dagster, in the project's folder
 
 

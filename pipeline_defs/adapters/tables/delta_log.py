@@ -297,8 +297,8 @@ def delta_url(store: Store, folder: str) -> str:
 
 
 def said_by_delta(error: Exception) -> str:
-    """Return delta-rs' message; for an error of a store, with its causes, which are on the lines below."""
-    first = first_line(error)
+    """Return delta-rs' message without rows that it may show; for an error of a store, with its causes on the next lines."""
+    first = first_line(error).partition("Preview of invalid data")[0]
     if "Generic " not in first:
         return first
     return hide_login(": ".join(_TREE_SIGNS.sub("", line) for line in str(error).splitlines()))

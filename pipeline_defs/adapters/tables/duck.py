@@ -258,8 +258,8 @@ def _decoded_sources(topic: str, lake: Lake) -> Iterator[tuple[str, str]]:
 def _latest_sources(topic: str, lake: Lake) -> Iterator[tuple[str, str]]:
     """Yield the SELECT of one version of the latest table, without deleted keys."""
     latest = LatestTable(lake, topic).read()
-    if latest is not None and latest.damage:
-        raise BrokenTable(f"latest.{topic} has no view: {latest.damage}; the next update makes the table anew")
+    if latest is not None and (why := latest.why_unreadable):
+        raise BrokenTable(f"latest.{topic} has no view: {why}; the next update makes the table anew")
     if latest is not None and latest.files:
         yield "latest", f"{_all_of(latest.files, lake)} WHERE NOT _deleted"
 

@@ -62,8 +62,8 @@ class Applied:
 class LatestSnapshot:
     """The table as it stands: its schema, its files (below the lake's root) with their bytes, and what it is made of.
 
-    `damage` says what a power cut, a person or another writer has broken; then nothing else is known, except the table if its
-    files are all that is wrong.
+    `damage` says what a power cut or a person has broken; then nothing else is known, except the table if its log is readable.
+    `changed_by` names the operation of another writer since our newest commit: what its rows are made of is not known then.
     """
 
     version: int = -1
@@ -72,6 +72,14 @@ class LatestSnapshot:
     damage: str = ""
     table: Any = field(default=None, repr=False)
     listed: Collection[str] = field(default=(), repr=False)
+    changed_by: str = ""
+
+    @property
+    def why_unreadable(self) -> str:
+        """Why nobody should read the table; empty where anybody may. Its first version, until it is filled, has no order."""
+        if self.changed_by:
+            return f"another writer has changed it: {self.changed_by}"
+        return self.damage or ("" if self.order is not None else "it is being made")
 
     def applied(self, table_id: str) -> int | None:
         """Return the version of a decoded table that went in, none if that was another table."""
@@ -132,9 +140,11 @@ class LatestTable:
             if listed.get(path) != size:
                 found = f"has {listed[path]} bytes, expected {size}" if path in listed else "is missing"
                 return LatestSnapshot(table.version(), schema, {}, f"its file {path} {found}", table, listed)
-        if damage := self._find_damage_in_log(table.version(), listed):
-            return LatestSnapshot(damage=damage)
-        return LatestSnapshot(table.version(), schema, files, table=table, listed=listed)
+        try:
+            changed_by = self._read_log(table.version(), listed)
+        except BrokenTable as error:
+            return LatestSnapshot(damage=str(error))
+        return LatestSnapshot(table.version(), schema, files, table=table, listed=listed, changed_by=changed_by)
 
     def _open(self) -> tuple[DeltaTable, dict[str, int]] | str:
         """Return the table and its files with their sizes, or why its log cannot be read."""
@@ -284,7 +294,8 @@ class LatestTable:
             newest = self._open()
             if isinstance(newest, str) or newest[0].version() != snapshot.version:
                 return False
-            raise self._refused(said_by_delta(error)) from told_cause(error)  # nobody was faster
+            refused = f"{said_by_delta(error)}; where it goes on so, move the folder away, and the table is made anew"
+            raise self._refused(refused) from told_cause(error)  # nobody was faster
         except (DeltaError, OSError) as error:
             raise self._refused(said_by_delta(error)) from told_cause(error)
         except BaseException as error:
@@ -310,15 +321,15 @@ class LatestTable:
             path=self.folder,
         )
 
-    def _find_damage_in_log(self, version: int, listed: Collection[str]) -> str:
-        """Return what is wrong with the log from the newest commit of ours on; empty where nothing is.
+    def _read_log(self, version: int, listed: Collection[str]) -> str:
+        """Return the operation by which another writer has changed the table since our newest commit; empty where none has.
 
-        The last entry may be torn: delta-rs takes one cut at a line for whole. If it is gone and its checkpoint is there,
-        delta-rs reads the version and never writes another one.
+        Raise `BrokenTable` where the last entry is torn, which delta-rs takes for whole if it is cut at a line; or gone, where
+        its checkpoint is there: delta-rs reads that version and never writes another one.
         """
         entries = sorted(path for path in listed if path.startswith(f"{self.folder}/_delta_log/") and path.endswith(".json"))
         if (opened := f"{self.folder}/_delta_log/{version:020d}.json") not in entries:
-            return f"the last entry of its log, {opened}, is missing"
+            raise BrokenTable(f"the last entry of its log, {opened}, is missing")
         for entry in reversed(entries):
             try:
                 actions = [json.loads(line) for line in (self.lake.store.get(entry) or b"").splitlines()]
@@ -326,12 +337,12 @@ class LatestTable:
                 if info is None or sum("txn" in each for each in actions) < int(info.get(_MARK, 0)):
                     raise ValueError("it is cut off")
             except (ValueError, TypeError, KeyError, AttributeError) as error:
-                return f"the last entry of its log, {entry}, is torn: {error}"
+                raise BrokenTable(f"the last entry of its log, {entry}, is torn: {error}") from error
             if _MARK in info:
                 return ""
             if any(_CHANGES & each.keys() for each in actions):
-                return f"another writer has changed it: {info.get('operation', 'a commit')}"
-        return "another writer has deleted what its log says of us"
+                return str(info.get("operation", "a commit"))
+        return "CLEANUP"  # of what we have written to the log
 
 
 def _unreadable(url: str, error: Exception, path: str) -> LakeUnavailable:

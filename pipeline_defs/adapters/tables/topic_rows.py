@@ -217,9 +217,9 @@ def find_latest(topic: str, lake: Lake) -> TableRows:
             f"topic {topic} has no latest records in the lake {lake.store.root}; nothing was read; add `latest: {{}}` to its "
             f"defs.yaml where it is missing, then `{command('latest', topic)}`"
         )
-    if snapshot.damage:
+    if why := snapshot.why_unreadable:
         raise BrokenTable(
-            f"the latest table of topic {topic} is damaged: {snapshot.damage}; nothing was read; "
+            f"the latest table of topic {topic} cannot be read: {why}; nothing was read; "
             f"`{command('latest', topic)}` makes it anew"
         )
     return TableRows(tuple(sorted(snapshot.files)), snapshot.schema, "NOT _deleted")

@@ -102,10 +102,10 @@ def up(port: int | None) -> None:
             styled("Dagster is at ", (server.url, "bold"), f"; it lands {names} by itself; Ctrl-C ends it"), soft_wrap=True
         )
         told, history = set[Holder](), _History(project, _Trouble(adapters))
-        definitions = _Definitions(project, _Trouble(adapters))
+        definitions, away = _Definitions(project, _Trouble(adapters)), _Trouble(adapters)
         files = _Files(defs_folder(project), adapters, found, topics)
         while not is_over.wait(LOOKS_EVERY_SECONDS):
-            _revive(server, adapters)
+            _revive(server, away)
             for other in set(server.find_others()) - told:
                 OUT.print(_TWICE.format(other.text), soft_wrap=True)
                 told.add(other)
@@ -283,16 +283,19 @@ def _forget_modules(project: Path) -> None:
         del sys.modules[name]
 
 
-def _revive(server: DagsterServer, adapters: Adapters) -> None:
+def _revive(server: DagsterServer, away: _Trouble) -> None:
     """Restart what has ended of Dagster, as often as that may be; raise an alarm where it cannot be started."""
+    often = f"{MOST_REVIVALS} times in {REVIVAL_SECONDS / 60:.0f} minutes"
     if not server.is_running() and server.may_revive():
         _say(f"Dagster has ended; it is started again; its log is {server.log}")
         try:
             server.revive()
             _say(f"Dagster runs again at {server.url}")
+            away.end("Dagster could be started again")
         except (DagsterUnavailable, OSError) as error:
-            again = f"; it is tried again, {MOST_REVIVALS} times in {REVIVAL_SECONDS / 60:.0f} minutes"
-            _alarm(f"{error}{again}", adapters)
+            away.begin(f"{error}; it is tried again, {often}")
+    elif not server.is_running() and not away.told:
+        away.begin(f"Dagster has ended again, so nothing lands; it is started again, {often}; its log is {server.log}")
     server.trim_log()
     if said := server.revive_code_server():
         _say(said)

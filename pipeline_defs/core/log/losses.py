@@ -17,7 +17,7 @@ BEFORE_PLANNED = "deleted by the broker before it was planned"
 BEFORE_LANDED = "deleted by the broker after it was planned and before it was landed"
 ABANDONED = "claimed by an attempt that has not landed it, and at_most_once never reads twice"
 CLOSED = "not landed when its generation was closed: the topic was recreated, truncated or moved"
-GONE = "landed, and their file is gone: landing their range again gives it back where the raw table has it"
+GONE = "landed, and their file is gone or cut short: landing their range again gives it back where the raw table has it"
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,9 @@ import dagster as dg
 from dagster._core.definitions.run_request import InstigatorType
 
 from ...adapters.system.processes import end_this_process
-from ...core.log.cutting import CLOCKS_APART_MS
 
 LOOKS_EVERY_SECONDS = 5.0
-APART_SECONDS = CLOCKS_APART_MS / 1000
+MOST_WAIT_SECONDS = 60.0  # a clock that is set back by less is waited for
 _TIMES = ("start_timestamp", "last_iteration_timestamp", "last_tick_timestamp", "last_tick_start_timestamp")
 _log = logging.getLogger("dagster.daemon.offsetlake")
 _is_followed = threading.Lock()  # held from the first instance of this process on
@@ -31,21 +30,20 @@ def follow_clock(instance: dg.DagsterInstance) -> None:
 
 def wake(instance: dg.DagsterInstance, now_seconds: float) -> None:
     """Set back to now what sensors and schedules, and ticks of these, have of a time ahead (seconds since 1970)."""
-    latest = now_seconds + APART_SECONDS
     for state in instance.all_instigator_state():
         data: Any = state.instigator_data
-        ahead = {name: now_seconds for name in _TIMES if (getattr(data, name, None) or 0.0) > latest}
+        ahead = {name: now_seconds for name in _TIMES if (getattr(data, name, None) or 0.0) > now_seconds}
         if ahead:
             instance.update_instigator_state(state.with_data(data._replace(**ahead)))
         if state.instigator_type is InstigatorType.SCHEDULE:  # which goes on after its newest tick
-            for tick in instance.get_ticks(state.instigator_origin_id, state.selector_id, after=latest):
+            for tick in instance.get_ticks(state.instigator_origin_id, state.selector_id, after=now_seconds):
                 instance.update_tick(tick._replace(tick_data=tick.tick_data._replace(timestamp=now_seconds)))
 
 
 def end_if_set_back() -> None:
-    """End this process once its clock is set back by more than the clocks of hosts may be apart."""
+    """End this process once its clock is set back by more than `MOST_WAIT_SECONDS`."""
     latest = ahead = time.time() - time.monotonic()
-    while latest - ahead <= APART_SECONDS:
+    while latest - ahead <= MOST_WAIT_SECONDS:
         time.sleep(LOOKS_EVERY_SECONDS)
         ahead = time.time() - time.monotonic()
         latest = max(latest, ahead)

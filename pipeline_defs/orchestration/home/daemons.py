@@ -100,9 +100,9 @@ class Listener:
 
 
 def read_silence(instance: dg.DagsterInstance, daemon: Daemon, now_seconds: float) -> float | None:
-    """Read for how many seconds a daemon has said nothing, or how far the clock was set back since; none where it never has."""
+    """Read for how many seconds a daemon has said nothing; none where it never has."""
     heartbeat = instance.get_daemon_heartbeats().get(daemon)
-    return abs(now_seconds - heartbeat.timestamp) if heartbeat else None
+    return now_seconds - heartbeat.timestamp if heartbeat else None
 
 
 def read_sensors(instance: dg.DagsterInstance) -> Sequence[InstigatorState]:
@@ -111,13 +111,10 @@ def read_sensors(instance: dg.DagsterInstance) -> Sequence[InstigatorState]:
 
 
 def tick_silence(sensors: Iterable[InstigatorState], now_seconds: float) -> float | None:
-    """Return for how many seconds no sensor has ticked, or how far the clock was set back since; 0 where none is switched on.
-
-    None where none ever has.
-    """
+    """Return for how many seconds no sensor has ticked, 0 where none is switched on; none where none ever has."""
     ticks = [cast("SensorInstigatorData", each.instigator_data) for each in sensors if each.is_running and each.instigator_data]
     newest = max((each.last_tick_timestamp or 0.0 for each in ticks), default=now_seconds)
-    return abs(now_seconds - newest) if newest else None
+    return now_seconds - newest if newest else None
 
 
 def is_silent(silent_seconds: float | None) -> bool:

@@ -16,7 +16,7 @@ from ...core.landing.progress import find_lag
 from ...core.log.coverage import Coverage, State
 from ...core.log.delivery import Acceptance
 from ...core.log.expiry import FAIL_SHARE, WARN_SHARE, Exposure, kept_seconds, read_rates, read_retention, seconds_to_loss
-from ...core.log.losses import Loss, all_losses, find_losses, read_from
+from ...core.log.losses import GONE, Loss, all_losses, find_losses, read_from
 from ...core.log.plan_step import Watermarks
 from ...core.offsets import OffsetRange, parse_key
 from ...core.tables.raw_table import RangeFiles
@@ -124,7 +124,8 @@ def acceptance_text(topic: Topic, loss: Loss) -> str:
         return f"accepted by {loss.acceptance.accepted_by}"
     if topic.on_loss == "record":
         return "recorded by on_loss: record"
-    return f"not accepted: `{command('accept-loss', topic.name, loss.key)}`"
+    todo = ("land", topic.name, "--key") if loss.cause == GONE else ("accept-loss", topic.name)
+    return f"not accepted: `{command(*todo, loss.key)}`"
 
 
 def accept_loss(topic: Topic, key: str, adapters: Adapters, accepted_by: str) -> Acceptance:
@@ -142,7 +143,7 @@ def accept_loss(topic: Topic, key: str, adapters: Adapters, accepted_by: str) ->
             key=key,
         )
     if offsets not in coverage.accepted:
-        if state is State.LOST:
+        if state in {State.LOST, State.PENDING}:
             _refuse_if_there(topic.name, offsets, coverage, adapters.lake)
         recorded = [loss.offsets for loss in find_losses(coverage) if loss.key == offsets.key]
         lost = (recorded[0].start, recorded[-1].end) if recorded else _lost_now(topic, offsets, state, adapters)
@@ -154,12 +155,13 @@ def accept_loss(topic: Topic, key: str, adapters: Adapters, accepted_by: str) ->
 
 
 def _refuse_if_there(topic: str, offsets: OffsetRange, coverage: Coverage, lake: Lake) -> None:
-    """Refuse to have a range of a closed generation lost that a person's mistake alone has taken away."""
-    manifest = coverage.manifests.get(offsets)
-    if manifest is None and offsets in coverage.published:
+    """Refuse to have a range lost that a person's mistake alone has taken away."""
+    manifest, log = coverage.manifests.get(offsets), raw_table_log(topic, lake.store)
+    file = RangeFiles(log.read()).find_at(manifest) if manifest is not None else None
+    if manifest is None and (offsets in coverage.published or coverage.doubles_of(offsets)):
         said = "its file is published, and its manifest is gone"
         mend = "restore the manifest from a backup; to lose the rows, move the file out of `data/`"
-    elif manifest is not None and RangeFiles(raw_table_log(topic, lake.store).read()).find_at(manifest) is not None:
+    elif file is not None and lake.store.size(f"{log.folder}/{file.path}") == file.bytes:
         said = "the raw table has its rows"
         mend = f"`{command('land', topic, '--key', offsets.key)}` gives its file back"
     else:
