@@ -13,7 +13,7 @@ OFFSETLAKE_HOME ?= .offsetlake
 LOGS := $(OFFSETLAKE_HOME)/setup
 # how far pip is, while it is: its log's last line, in one line that fits
 TELL_SECONDS ?= 5
-PYTEST = .venv/bin/python -m pytest tests -n 3 --dist loadfile --no-loadscope-reorder
+PYTEST = .venv/bin/python -m pytest tests --dist loadfile --no-loadscope-reorder
 SAY_PIP = tail -n 1 "$(LOGS)/pip.log" | awk '{print "setup: pip: " substr($$0, 1, 100)}' >&2
 # a stamp's name says what it was made from; the directory counts, for a moved .venv is broken
 DEPS_STAMP := .venv/.deps-$(shell { pwd; cat requirements.lock; } 2>/dev/null | cksum | tr -d ' ')
@@ -63,11 +63,11 @@ demo: setup ## Land the flights of 2013 from a real Kafka broker, watch it in Da
 	@exec .venv/bin/offsetlake demo $(if $(filter-out 0,$(ONCE)),--once) $(if $(DAYS),--days $(DAYS))
 
 test: setup ## Run the tests, real broker and Spark included (7 to 20 minutes on two cores, by their speed)
-	@exec $(PYTEST) -m "not long and not scenario"
+	@exec $(PYTEST) -n 4 -m "not long and not scenario"
 
 test-scenarios: setup ## Run what drives the whole product: the demo, Dagster in a browser, clusters, a power cut, the docs
 	@.venv/bin/python -m tests.support.browser
-	@exec $(PYTEST) -m "scenario and not long"
+	@exec $(PYTEST) -n 3 -m "scenario and not long"
 
 test-long: setup ## Run the tests that take longer
 	@.venv/bin/python -m tests.support.browser
