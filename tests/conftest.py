@@ -73,8 +73,10 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     """Stop the broker and the warm Spark once all workers are done."""
     factory: pytest.TempPathFactory | None = getattr(session.config, "_tmp_path_factory", None)
     if not os.environ.get("PYTEST_XDIST_WORKER") and factory is not None:
-        stop_server(shared(factory, "engine"))
-        stop_broker(shared(factory, "broker"))
+        try:
+            stop_server(shared(factory, "engine"))
+        finally:
+            stop_broker(shared(factory, "broker"))
 
 
 def pytest_unconfigure() -> None:

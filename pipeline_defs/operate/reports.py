@@ -92,7 +92,7 @@ def trace_row(topic: Topic, partition: int, offset: int, adapters: Adapters, gen
 def _is_latest(topic: str, record: OffsetRange, adapters: Adapters) -> bool | None:
     """Return whether the latest table has a record, a tombstone too; none where the table cannot be read."""
     snapshot = LatestTable(adapters.lake, topic).read()
-    if snapshot is None or snapshot.damage or not snapshot.files:
+    if snapshot is None or snapshot.why_unreadable or not snapshot.files:
         return None
     return bool(_select("1", snapshot.files, record, adapters)[1])
 

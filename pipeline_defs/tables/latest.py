@@ -131,10 +131,8 @@ def _why_anew(config: Latest, snapshot: LatestSnapshot | None, decoded: DecodedR
     assert decoded.table.metadata is not None
     if snapshot is None:
         return "there is none"
-    if snapshot.damage:
-        return snapshot.damage
-    if snapshot.changed_by:
-        return f"another writer has changed it: {snapshot.changed_by}"
+    if snapshot.fault:
+        return snapshot.fault
     if snapshot.applied(decoded.table.metadata.id) is None:
         return "it is of another decoded table"
     return "" if snapshot.order == config.order else "defs.yaml names another order"

@@ -711,6 +711,7 @@ def test_from_kafka_to_the_latest_record_through_dagster(world: World) -> None:
         (f"latest/{world.name} is to be made anew: another writer has changed it: DELETE; update it, then check",)
     }
     assert look().has_work and look().why_anew == "another writer has changed it: DELETE"
+    assert trace_row(world.topic, 1, 74, world.adapters)["is_latest"] is None, "no reader is given it"
     assert launch(world).succeeded
     assert topic.shown() == topic.recomputed() and not look().has_work
 

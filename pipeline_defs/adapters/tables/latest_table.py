@@ -75,11 +75,14 @@ class LatestSnapshot:
     changed_by: str = ""
 
     @property
+    def fault(self) -> str:
+        """What is broken, or that another writer has changed the table; empty where its rows are ours."""
+        return self.damage or (f"another writer has changed it: {self.changed_by}" if self.changed_by else "")
+
+    @property
     def why_unreadable(self) -> str:
         """Why nobody should read the table; empty where anybody may. Its first version, until it is filled, has no order."""
-        if self.changed_by:
-            return f"another writer has changed it: {self.changed_by}"
-        return self.damage or ("" if self.order is not None else "it is being made")
+        return self.fault or ("" if self.order is not None else "it is being made")
 
     def applied(self, table_id: str) -> int | None:
         """Return the version of a decoded table that went in, none if that was another table."""
@@ -213,8 +216,9 @@ class LatestTable:
 
         url = delta_url(self.lake.store, self.folder)
         first = CommitProperties(custom_metadata={_MARK: "0"})
-        create = partial(DeltaTable.create, url, schema=schema, mode="ignore", configuration=_CONFIGURATION)
-        create = partial(create, commit_properties=first)
+        create = partial(
+            DeltaTable.create, url, schema=schema, mode="ignore", configuration=_CONFIGURATION, commit_properties=first
+        )
         with self.lake.store.locked(TREE if anew else None):
             there = self.read() if anew else None
             if there is not None and there.damage:  # else another has mended it, and we go on from that

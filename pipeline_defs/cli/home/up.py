@@ -285,8 +285,17 @@ def _forget_modules(project: Path) -> None:
 
 def _revive(server: DagsterServer, away: _Trouble) -> None:
     """Restart what has ended of Dagster, as often as that may be; raise an alarm where it cannot be started."""
+    if not server.is_running():
+        _start_again(server, away)
+    server.trim_log()
+    if said := server.revive_code_server():
+        _say(said)
+    server.end_deaf(_say)
+
+
+def _start_again(server: DagsterServer, away: _Trouble) -> None:
     often = f"{MOST_REVIVALS} times in {REVIVAL_SECONDS / 60:.0f} minutes"
-    if not server.is_running() and server.may_revive():
+    if server.may_revive():
         _say(f"Dagster has ended; it is started again; its log is {server.log}")
         try:
             server.revive()
@@ -294,12 +303,8 @@ def _revive(server: DagsterServer, away: _Trouble) -> None:
             away.end("Dagster could be started again")
         except (DagsterUnavailable, OSError) as error:
             away.begin(f"{error}; it is tried again, {often}")
-    elif not server.is_running() and not away.told:
+    elif not away.told:
         away.begin(f"Dagster has ended again, so nothing lands; it is started again, {often}; its log is {server.log}")
-    server.trim_log()
-    if said := server.revive_code_server():
-        _say(said)
-    server.end_deaf(_say)
 
 
 @contextmanager

@@ -139,8 +139,7 @@ def check_share(topic: str, config: Latest, share: int, tools: LatestTools, *, m
     """
     due, what = find_due(topic, config, tools.decodings), f"share {share} of {SHARES} of the keys of latest/{topic}"
     waits = f"is to be made anew: {due.why_anew}" if due.why_anew else f"has {due.waiting} decoded ranges to read"
-    is_broken = due.snapshot is not None and (due.snapshot.damage or due.snapshot.changed_by)
-    if may_wait and not due.is_comparable and not is_broken:
+    if may_wait and not due.is_comparable and (due.snapshot is None or not due.snapshot.fault):
         return Finding(RECOMPUTED, f"nothing, as latest/{topic} {waits} at the next update", ())
     if due.snapshot is None:
         return Finding(RECOMPUTED, f"{what}, which is not there yet", (), {"keys": 0, "ranges": 0})
