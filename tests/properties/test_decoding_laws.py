@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from pipeline_defs.core.decode.decoders import Decode, Format, Side
 from pipeline_defs.core.errors import BadSetting, BrokenTable
+from pipeline_defs.core.log.document import plain, read_plain
 from pipeline_defs.core.log.manifest import Manifest, Provenance, StagedFile
 from pipeline_defs.core.log.planlog import PlanLog
 from pipeline_defs.core.offsets import OffsetRange, merge_ranges
@@ -115,7 +116,7 @@ def test_one_record_is_within_every_share_but_none() -> None:
 def test_a_document_reads_back_as_it_was_written(rows: int, dead: int, ids: dict[str, int]) -> None:
     """[R-66] Round trip, and equal bytes for an equal document."""
     before = replace(decoding_of(OffsetRange(1, 2, 0, 10), rows, dead), schema_ids=ids, error_classes=ids)
-    after = Decoding.from_document(json.loads(before.to_json()))
+    after = read_plain(Decoding, json.loads(before.to_json()))
     assert after == before
     assert after.to_json() == before.to_json()
 
@@ -506,7 +507,7 @@ def test_a_range_makes_news_of_days_that_it_has_or_had_rows_of_alone(steps: list
             assert facts.rows == sum(known[each].event_days[day] for each in having)
             assert (facts.ranges, list(facts.last_ranges)) == (len(having), having[-days.SHOWN :])
             assert facts.newest_ms == max(each.start for each in having)
-            assert DayFacts.from_list(json.loads(json.dumps(facts.to_list()))) == facts
+            assert read_plain(DayFacts, json.loads(json.dumps(plain(facts)))) == facts
         backwards = find_days(reversed(known.values()), AT)
         assert backwards == after == days_of(known.values()).get(AT.text, {}), "whatever the order"
 

@@ -43,9 +43,8 @@ DOCUMENTS: dict[str, Any] = {
     "claim": Claim(TOPIC, RANGE, "attempt-1", "run-1", EPOCH_MS),
     "acceptance": Acceptance(TOPIC, RANGE, (0, 5), "ada", EPOCH_MS),
 }
-NOT_NEEDED = {"manifest": {"revision", "isolation_level", "schema"}, "acceptance": {"key"}}
 FACTS = {name: json.loads(document.to_json()).keys() for name, document in DOCUMENTS.items()}
-KEYS = [(name, key) for name, keys in FACTS.items() for key in sorted(keys - NOT_NEEDED.get(name, set()))]
+KEYS = [(name, key) for name, keys in FACTS.items() for key in sorted(keys)]
 names = st.sampled_from(sorted(DOCUMENTS))
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
@@ -95,14 +94,15 @@ def test_a_document_without_one_of_its_facts_is_broken(name: str, key: str) -> N
 
 
 PLACE = {"generation": 0, "partition": 0}
+LINK = {"kind": "range", "offsets": "0-0-1", "cause": ""}
 NO_NUMBERS = ["7", 7.0, -7, True, None, []]
 WRONG: list[tuple[str, dict[str, Any]]] = [
     *(("plan step", {key: wrong}) for key in ("seq", "generation", "planned_at_ms") for wrong in NO_NUMBERS),
-    *(("plan step", {"heads": {"0": [wrong, 0]}}) for wrong in NO_NUMBERS),
+    *(("plan step", {"heads": {"0": [wrong, 0, None]}}) for wrong in NO_NUMBERS),
     *(("plan step", {"watermarks": {"0": [wrong, 9]}}) for wrong in NO_NUMBERS),
-    *(("plan step", {"links": [{"kind": "range", **PLACE, "start": 0, "end": wrong}]}) for wrong in NO_NUMBERS),
-    *(("plan step", {"links": [{"kind": kind, **PLACE, "start": 0, "end": 1}]}) for kind in ("gap", "RANGE", "", None)),
-    *(("plan step", {"skips": skips}) for skips in ({}, "", None, 3, [{"kind": "skipped", **PLACE}], [None])),
+    *(("plan step", {"links": [{**LINK, "offsets": wrong}]}) for wrong in ("0-1-0", "0-0-01", "", *NO_NUMBERS)),
+    *(("plan step", {"links": [{**LINK, "kind": kind}]}) for kind in ("gap", "RANGE", "", None)),
+    *(("plan step", {"skips": skips}) for skips in ({}, "", None, 3, [{"kind": "skipped", "offsets": "0-0-1"}], [None])),
     ("manifest", {"key": "0-0-11"}),
     ("manifest", {"key": "0-0-10-g1"}),
     ("manifest", {"offsets": {**PLACE, "start": 0, "end": 11}}),
@@ -114,6 +114,7 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
     ("manifest", {"file": {"rows": 8}}),
     ("manifest", {"format": 0}),
     ("manifest", {"unheard_of": 1}),
+    *(("manifest", {"revision": wrong}) for wrong in NO_NUMBERS),
 ]
 
 

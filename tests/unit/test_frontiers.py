@@ -227,7 +227,7 @@ def test_a_document_that_was_changed_is_not_believed(lake: Lake) -> None:
     assert newest is not None
     data, path = newest.to_json(), max(lake.store.list(f"frontier/{TOPIC}"))
     assert Frontier.from_json(data) == newest
-    for field in ("ends", "landed", "heads", "latency", "growths", "kept"):
+    for field in ("ends", "sums", "heads", "waits", "growths", "kept"):
         digit = next(place for place in range(data.index(f'"{field}"'.encode()), len(data)) if chr(data[place]).isdecimal())
         changed = data[:digit] + (b"7" if data[digit : digit + 1] != b"7" else b"3") + data[digit + 1 :]
         assert Frontier.from_json(changed) is None, field

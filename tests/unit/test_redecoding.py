@@ -678,8 +678,8 @@ def test_columns_that_are_gone_and_a_log_of_nonsense_are_one_clear_error_each(de
     assert set(Decodings(decoded.lake).read(TOPIC)) == {FIRST}
     (commit,) = (folder(decoded) / "_delta_log").glob("*.json")
     as_read = re.sub(r',"sha256":"\w{64}"', "", commit.read_text(), count=1)  # else its lines are not as they were written
-    commit.write_text(as_read.replace('\\"format\\":1', '\\"format\\":9'))
-    with pytest.raises(BrokenTable, match=r"expected format 1.*move the table's folder away"):
+    commit.write_text(as_read.replace('\\"decoder\\":', '\\"reader\\":'))
+    with pytest.raises(BrokenTable, match=r"it has reader, which nobody writes.*move the table's folder away"):
         Decodings(decoded.lake).read(TOPIC)
 
 

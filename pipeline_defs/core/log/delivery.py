@@ -3,12 +3,12 @@
 Invariant: neither ever changes; the first of a range counts.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Self
+from typing import Self
 
 from ..offsets import OffsetRange
-from .document import check_format, decode, encode, take_offsets
+from .document import decode, encode
 
 
 class Delivery(StrEnum):
@@ -31,13 +31,13 @@ class Claim:
 
     def to_json(self) -> bytes:
         """Encode the claim; the same claim gives the same bytes."""
-        return encode({"key": self.offsets.key, **asdict(self)})
+        return encode(self)
 
     @classmethod
     def from_json(cls, data: bytes, where: str) -> Self:
         """Decode a claim; `where` names the object in the error."""
         advice = "its range is then read once more, and if it was landed before, nothing changes"
-        return decode(data, f"claim {where}", f"delete it: {advice}", lambda found: cls(offsets=take_offsets(found), **found))
+        return decode(cls, data, f"claim {where}", f"delete it: {advice}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,17 +55,9 @@ class Acceptance:
 
     def to_json(self) -> bytes:
         """Encode the acceptance; the same acceptance gives the same bytes."""
-        document = asdict(self)
-        return encode({"key": self.offsets.key, **document.pop("offsets"), **document})
+        return encode(self)
 
     @classmethod
     def from_json(cls, data: bytes, where: str) -> Self:
         """Decode an acceptance; `where` names the object in the error."""
-        return decode(data, f"acceptance {where}", "delete it and accept the loss again", cls._of)
-
-    @classmethod
-    def _of(cls, document: dict[str, Any]) -> Self:
-        check_format(document)
-        offsets = OffsetRange(*(document[name] for name in ("generation", "partition", "start", "end")))
-        first, last = document["lost"]
-        return cls(document["topic"], offsets, (first, last), document["accepted_by"], document["accepted_at_ms"])
+        return decode(cls, data, f"acceptance {where}", "delete it and accept the loss again")

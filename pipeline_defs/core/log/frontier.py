@@ -8,15 +8,14 @@ is not used.
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Self
 from zlib import crc32
 
 from ..offsets import OffsetRange, Place
+from .document import FORMAT, UNREADABLE, plain, read_plain
 from .latency import Histogram
-from .plan_step import Growth, Head, LogState, Look, PlanStep, Watermarks, ids_from, whole
-
-FORMAT = 1
+from .plan_step import Growth, LogState, Look, PlanStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,34 +84,7 @@ class Frontier:
 
     def to_json(self) -> bytes:
         """Encode the document; the same one gives the same bytes."""
-        log_state = self.state
-        document = {
-            "format": FORMAT,
-            "topic": self.topic,
-            "seq": self.seq,
-            "steps_sha256": self.steps_sha256,
-            "made_at_ms": self.made_at_ms,
-            "generation": log_state.generation,
-            "cluster_id": log_state.cluster_id,
-            "topic_id": log_state.topic_id,
-            "former_ids": list(log_state.former_ids),
-            "heads": {str(p): head.to_list() for p, head in sorted(log_state.heads.items())},
-            "ranges": self.ranges,
-            "kept": {str(seq): before for seq, before in sorted(self.kept.items())},
-            "open": {str(seq): list(numbers) for seq, numbers in sorted(self.open.items())},
-            "ends": {place_text(place): end for place, end in sorted(self.ends.items())},
-            "growths": {
-                str(generation): [{str(p): end for p, end in sorted(growth.items())} for growth in growths]
-                for generation, growths in sorted(self.growths.items())
-            },
-            "opened_at_ms": {str(generation): at_ms for generation, at_ms in sorted(self.opened.items())},
-            "landed": {place_text(place): asdict(sums) for place, sums in sorted(self.sums.items())},
-            "latency": self.waits.to_document(),
-            "looks": [
-                [look.at_ms, look.generation, {str(p): [w.earliest, w.end] for p, w in sorted(look.watermarks.items())}]
-                for look in self.looks
-            ],
-        }
+        document = {"format": FORMAT, **plain(self)}
         return (json.dumps({**document, "sha256": _digest(document)}, indent=1, sort_keys=True) + "\n").encode()
 
     @classmethod
@@ -120,32 +92,9 @@ class Frontier:
         """Decode a document; return none where it cannot be read, since everything works without it."""
         try:
             document = json.loads(data)
-            if document.pop("sha256") != _digest(document) or document["format"] != FORMAT:
-                return None
-            growths = {
-                int(generation): tuple({int(p): whole(end) for p, end in growth.items()} for growth in each)
-                for generation, each in document["growths"].items()
-            }
-            generation = whole(document["generation"])
-            heads = {int(p): Head(*map(whole, head)) for p, head in document["heads"].items()}
-            former, seq, cluster_id = ids_from(document["former_ids"]), whole(document["seq"]), document["cluster_id"]
-            return cls(
-                topic=document["topic"],
-                seq=seq,
-                steps_sha256=document["steps_sha256"],
-                made_at_ms=whole(document["made_at_ms"]),
-                state=LogState(seq, generation, document["topic_id"], heads, former, growths[generation], cluster_id),
-                ranges=whole(document["ranges"]),
-                kept={int(seq): whole(before) for seq, before in document["kept"].items()},
-                ends={place_of(text): whole(end) for text, end in document["ends"].items()},
-                growths=growths,
-                opened={int(generation): whole(at_ms) for generation, at_ms in document["opened_at_ms"].items()},
-                sums={place_of(text): _sums(each) for text, each in document["landed"].items()},
-                waits=Histogram.from_document(document["latency"]),
-                looks=tuple(_look(each) for each in document["looks"]),
-                open={int(seq): tuple(map(whole, numbers)) for seq, numbers in document["open"].items()},
-            )
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
+            is_whole = document.pop("sha256") == _digest(document) and document.pop("format") == FORMAT
+            return read_plain(cls, document) if is_whole else None
+        except UNREADABLE:
             return None
 
 
@@ -157,30 +106,6 @@ def digest_of(steps: Iterable[PlanStep]) -> str:
     return digest.hexdigest()
 
 
-_NUMBERS = ("ranges", "contents", "weight", "rows", "bytes", "last_landed_ms")
-
-
 def _digest(document: Mapping[str, Any]) -> str:
     """Return the digest of a document that does not have its own digest yet."""
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
-
-
-def place_text(place: Place) -> str:
-    """Return a place as documents write it, e.g. `g0/p3`."""
-    return f"g{place[0]}/p{place[1]}"
-
-
-def place_of(text: str) -> Place:
-    """Return the place of a text; raise `ValueError` for any other text."""
-    generation, partition = text.removeprefix("g").split("/p")
-    return int(generation), int(partition)
-
-
-def _sums(document: Mapping[str, Any]) -> Sums:
-    numbers = {name: whole(document[name]) for name in _NUMBERS}
-    return Sums(**numbers, holes={str(cause): whole(count) for cause, count in document["holes"].items()})
-
-
-def _look(document: Any) -> Look:
-    at_ms, generation, marks = document
-    return Look(whole(at_ms), whole(generation), {int(p): Watermarks(*map(whole, each)) for p, each in marks.items()})

@@ -38,7 +38,6 @@ class Interval:
     cause: Cause
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "cause", Cause(self.cause))
         if not 0 <= self.start < self.end:
             raise ValueError(f"no such interval: [{self.start}, {self.end})")
 

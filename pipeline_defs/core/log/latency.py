@@ -11,10 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from math import inf, isfinite
-from typing import Any
 
 from .manifest import StagedFile
-from .plan_step import whole
 
 WINDOW_MS = 3_600_000  # over which quantiles are taken
 BOUNDS_SECONDS = (1.0, 2.5, 5.0, 10.0, 15.0, 30.0, 60.0, 75.0, 90.0, 120.0, 300.0, 900.0, 3600.0, 21_600.0, 86_400.0, inf)
@@ -50,15 +48,6 @@ class Histogram:
     def __post_init__(self) -> None:
         if len(self.counts) != len(BOUNDS_SECONDS) or not isfinite(self.seconds):
             raise ValueError(f"expected {len(BOUNDS_SECONDS)} counts and a number of seconds")
-
-    @classmethod
-    def from_document(cls, document: Any) -> Histogram:
-        """Return what `to_document` gave; raise `ValueError`, `KeyError` or `TypeError` for anything else."""
-        return cls([whole(each) for each in document["counts"]], float(document["seconds"]))
-
-    def to_document(self) -> dict[str, Any]:
-        """Return it as plain values."""
-        return {"counts": list(self.counts), "seconds": self.seconds}
 
     def __add__(self, other: Histogram) -> Histogram:
         """Return the histogram of the records of both."""

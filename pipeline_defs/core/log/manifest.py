@@ -5,13 +5,13 @@ Invariant: a manifest that exists satisfies the completeness equation
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Self
+from dataclasses import dataclass, field, replace
+from typing import Self
 
 from ..errors import BrokenManifest
 from ..offsets import OffsetRange
 from .delivery import Delivery
-from .document import decode, encode, take_offsets
+from .document import decode, encode
 from .holes import Interval
 
 
@@ -107,24 +107,9 @@ class Manifest:
 
     def to_json(self) -> bytes:
         """Encode the manifest; the same manifest gives the same bytes."""
-        return encode({"key": self.offsets.key, **asdict(self)})
+        return encode(self)
 
     @classmethod
     def from_json(cls, data: bytes, where: str) -> Self:
         """Decode a manifest; `where` names the object in the error."""
-        return decode(data, f"manifest {where}", "delete it and land the range again while Kafka has it", cls._of)
-
-    @classmethod
-    def _of(cls, document: dict[str, Any]) -> Self:
-        offsets = take_offsets(document)
-        file, drop = document.pop("file"), document.pop("drop")
-        return cls(
-            offsets=offsets,
-            file=StagedFile(**file) if file else None,
-            holes=tuple(Interval(**hole) for hole in document.pop("holes")),
-            provenance=Provenance(**document.pop("provenance")),
-            delivery=Delivery(document.pop("delivery")),
-            named_after=document.pop("named_after"),
-            drop=Drop(**drop) if drop else None,
-            **document,
-        )
+        return decode(cls, data, f"manifest {where}", "delete it and land the range again while Kafka has it")

@@ -1,14 +1,13 @@
 """The steps of a plan log: the documents that fix boundaries, each with the heads from which planning goes on."""
 
-import json
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, NamedTuple, Self
+from typing import ClassVar, NamedTuple, Self
 
 from ..errors import BrokenPlanLog, cause_of
 from ..offsets import OffsetRange
-from .document import check_format, encode
+from .document import UNREADABLE, encode, parse
 
 ALL_HEADS_EVERY = 32  # steps: to find the heads after an old step, at most so many are read
 
@@ -29,25 +28,12 @@ class Link:
     offsets: OffsetRange
     cause: str = ""
 
-    def to_dict(self) -> dict[str, object]:
-        """Return the link as plain values, the cause only where there is one."""
-        cause = {"cause": self.cause} if self.cause else {}
-        return {"kind": self.kind.value, **asdict(self.offsets), **cause}
-
-    @classmethod
-    def from_dict(cls, document: Mapping[str, Any]) -> Self:
-        """Return the link that plain values say; raise `ValueError`, `KeyError` or `TypeError` where they say none."""
-        numbers = (whole(document[name]) for name in ("generation", "partition", "start", "end"))
-        cause = document.get("cause", "")
-        if not isinstance(cause, str):
-            raise TypeError(f"expected a text, found {cause!r}")
-        return cls(LinkKind(document["kind"]), OffsetRange(*numbers), cause)
-
 
 @dataclass(frozen=True, slots=True)
 class Watermarks:
     """What the broker has of a Kafka partition: `[earliest, end)`, end at the reader's isolation level."""
 
+    IS_LIST: ClassVar = True
     earliest: int
     end: int
 
@@ -60,6 +46,7 @@ class Watermarks:
 class Look:
     """A look at the broker: its time (ms since 1970), the generation, and the watermarks by Kafka partition."""
 
+    IS_LIST: ClassVar = True
     at_ms: int
     generation: int
     watermarks: Mapping[int, Watermarks]
@@ -72,14 +59,10 @@ class Head:
     `leader_epoch` is that of the leader whose answer moved it, none where the broker gave none.
     """
 
+    IS_LIST: ClassVar = True
     offset: int
     moved_at_ms: int
     leader_epoch: int | None = None
-
-    def to_list(self) -> list[int]:
-        """Return the head as plain numbers, the epoch only where it is known."""
-        known = [] if self.leader_epoch is None else [self.leader_epoch]
-        return [self.offset, self.moved_at_ms, *known]
 
 
 def are_two(one: str | None, other: str | None) -> bool:
@@ -175,75 +158,15 @@ class PlanStep:
 
     def to_json(self) -> bytes:
         """Encode the step; the same step gives the same bytes."""
-        document = {
-            "seq": self.seq,
-            "topic": self.topic,
-            "generation": self.generation,
-            "cluster_id": self.cluster_id,
-            "topic_id": self.topic_id,
-            "former_ids": list(self.former_ids),
-            "planned_at_ms": self.planned_at_ms,
-            "planner": self.planner,
-            "policy": dict(self.policy),
-            "watermarks": {str(p): [w.earliest, w.end] for p, w in sorted(self.watermarks.items())},
-            "links": [link.to_dict() for link in self.links],
-            "skips": [link.to_dict() for link in self.skips],
-            "reopened": list(self.reopened),
-            "heads": {str(p): head.to_list() for p, head in sorted(self.heads.items())},
-            "growths": [{str(p): end for p, end in sorted(growth.items())} for growth in self.growths],
-        }
-        return encode(document)
+        return encode(self)
 
     @classmethod
     def from_json(cls, data: bytes, where: str) -> Self:
         """Decode a step; `where` names the object in the error."""
         try:
-            document = json.loads(data)
-            check_format(document)
-            return cls(
-                seq=whole(document["seq"]),
-                topic=document["topic"],
-                generation=whole(document["generation"]),
-                topic_id=text_or_none(document["topic_id"]),
-                planned_at_ms=whole(document["planned_at_ms"]),
-                policy=document["policy"],
-                watermarks={int(p): Watermarks(*map(whole, w)) for p, w in document["watermarks"].items()},
-                links=_links(document["links"]),
-                skips=_links(document["skips"]),
-                reopened=tuple(map(whole, document["reopened"])),
-                heads={int(p): Head(*map(whole, head)) for p, head in document["heads"].items()},
-                planner=document["planner"],
-                former_ids=ids_from(document["former_ids"]),
-                growths=tuple({int(p): whole(end) for p, end in growth.items()} for growth in document["growths"]),
-                cluster_id=text_or_none(document["cluster_id"]),
-            )
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            return parse(cls, data)
+        except UNREADABLE as error:
             raise BrokenPlanLog(
                 f"plan step {where} cannot be read: {cause_of(error)}; the plan log is the truth and is never rewritten: "
                 "restore this object from a backup of the lake"
             ) from error
-
-
-def ids_from(found: Iterable[Any]) -> tuple[TopicIds, ...]:
-    """Return the topic ids of a document; raise `ValueError` or `TypeError` for anything else."""
-    return tuple(TopicIds(text_or_none(topic_id), text_or_none(cluster_id)) for topic_id, cluster_id in found)
-
-
-def _links(found: object) -> tuple[Link, ...]:
-    if not isinstance(found, list):
-        raise TypeError(f"expected a list, found {found!r}")
-    return tuple(map(Link.from_dict, found))
-
-
-def whole(value: object) -> int:
-    """Return a value of a document that is a whole number from 0; raise `ValueError` for anything else."""
-    if type(value) is not int or value < 0:
-        raise ValueError(f"expected a whole number, found {value!r}")
-    return value
-
-
-def text_or_none(value: object) -> str | None:
-    """Return a value of a document that is a text or none; raise `TypeError` for anything else."""
-    if not isinstance(value, str | None):
-        raise TypeError(f"expected a text, found {value!r}")
-    return value

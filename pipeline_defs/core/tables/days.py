@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import date
-from typing import Any, Literal
+from typing import ClassVar, Literal
 
 from ..errors import BadSetting
 from ..log.frontier import CONTENTS
-from ..offsets import OffsetRange, parse_key
+from ..offsets import OffsetRange
 from .decoding import Decoding
 
 NO_DAY = "none"
@@ -128,6 +128,7 @@ class DayFacts:
     `contents` is a sum that changes with the ranges that have rows of the day, their decoded files, or their number of rows.
     """
 
+    IS_LIST: ClassVar = True
     rows: int = 0
     ranges: int = 0
     last_ranges: tuple[OffsetRange, ...] = ()
@@ -148,16 +149,6 @@ class DayFacts:
             max((at_ms for at_ms in (self.newest_ms, other.newest_ms) if at_ms is not None), default=None),
             (self.contents + other.contents) % CONTENTS,
         )
-
-    def to_list(self) -> list[Any]:
-        """Return it as plain values."""
-        return [self.rows, self.ranges, [each.key for each in self.last_ranges], self.newest_ms, self.contents]
-
-    @classmethod
-    def from_list(cls, found: Sequence[Any]) -> DayFacts:
-        """Return what `to_list` gave; raise `ValueError` or `TypeError` for anything else."""
-        rows, ranges, last, newest_ms, contents = found
-        return cls(rows, ranges, tuple(map(parse_key, last)), newest_ms, contents)
 
 
 GONE = DayFacts()  # of a day that had rows and no longer has any

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from ..log.frontier import CONTENTS, content_of
 from ..log.latency import Histogram, count_waits, waits_of
@@ -57,28 +56,6 @@ class DecodedSums:
             max((ms for ms in (self.last_decoded_ms, other.last_decoded_ms) if ms is not None), default=None),
             self.waits + other.waits,
         )
-
-    def to_document(self) -> dict[str, Any]:
-        """Return it as plain values."""
-        plain = {name: getattr(self, name) for name in _PLAIN}
-        days = {text: {day: facts.to_list() for day, facts in found.items()} for text, found in self.days.items()}
-        return {**plain, "columns": sorted(self.columns), "days": days, "waits": self.waits.to_document()}
-
-    @classmethod
-    def from_document(cls, document: Any) -> DecodedSums:
-        """Return what `to_document` gave; raise `ValueError`, `KeyError`, `TypeError` or `AttributeError` for anything else."""
-        return cls(
-            **{name: document[name] for name in _PLAIN},
-            columns=frozenset(document["columns"]),
-            days={
-                text: {day: DayFacts.from_list(facts) for day, facts in found.items()}
-                for text, found in document["days"].items()
-            },
-            waits=Histogram.from_document(document["waits"]),
-        )
-
-
-_PLAIN = ("ranges", "rows", "dead", "contents", "configured", "first_event_ms", "first_decoded_ms", "last_decoded_ms")
 
 
 def sum_up(decodings: Iterable[Decoding]) -> DecodedSums:

@@ -16,10 +16,10 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
-from ..errors import BrokenTable, OffsetlakeError, cause_of
-from ..log.frontier import place_of, place_text
+from ..errors import BrokenTable, cause_of
+from ..log.document import UNREADABLE, plain, read_plain
 from ..log.manifest import StagedFile
 from ..offsets import OffsetRange, Place, parse_key
 from .compaction import Group, choose_files, grown, weight_of
@@ -66,9 +66,7 @@ class Contents:
 
     def to_json(self) -> bytes:
         """Encode it as the document of a compacted file; the same contents give the same bytes."""
-        keys = json.dumps([offsets.key for offsets in self.ranges])
-        decodings = ",\n".join(each.to_json() for each in self.decodings)
-        return f'{{"ranges": {keys},\n"decodings": [\n{decodings}\n]}}\n'.encode()
+        return json.dumps(plain(self), separators=(",", ":"), sort_keys=True).encode()
 
 
 def merge(contents: Iterable[Contents]) -> Contents:
@@ -84,6 +82,7 @@ def merge(contents: Iterable[Contents]) -> Contents:
 class Lane:
     """Span of a file's ranges of one Kafka partition, in offsets, and the newest timestamp of their decoded rows."""
 
+    IS_LIST: ClassVar = True
     start: int
     end: int
     newest_ms: int | None
@@ -109,17 +108,7 @@ class Packed:
 
     def to_json(self) -> str:
         """Encode it as a tag."""
-        lanes = {place_text(place): [lane.start, lane.end, lane.newest_ms] for place, lane in self.lanes.items()}
-        document = {"sha256": self.sha256, "ranges": self.ranges, "first": self.first.key, "lanes": lanes}
-        return json.dumps({**document, "sums": self.sums.to_document()}, separators=(",", ":"), sort_keys=True)
-
-    @classmethod
-    def from_json(cls, text: str) -> Packed:
-        """Decode a tag; raise `ValueError`, `KeyError`, `TypeError` or `AttributeError` where it is none."""
-        document = json.loads(text)
-        lanes = {place_of(place): Lane(*lane) for place, lane in document["lanes"].items()}
-        first, sums = parse_key(document["first"]), DecodedSums.from_document(document["sums"])
-        return cls(document["sha256"], document["ranges"], first, lanes, sums)
+        return json.dumps(plain(self), separators=(",", ":"), sort_keys=True)
 
 
 def pack(contents: Contents) -> Packed:
@@ -152,14 +141,14 @@ def is_packed(file: File) -> bool:
 def read_packed(file: File) -> Packed:
     """Read what the log says of a compacted file."""
     with _reading(file):
-        return Packed.from_json(file.tags[_PACKED])
+        return read_plain(Packed, json.loads(file.tags[_PACKED]))
 
 
 def read_contents(file: File) -> Contents:
     """Read what the log says of a file with the rows of one range."""
     with _reading(file):
         text = file.tags.get(_DECODING)
-        decodings = [] if text is None else [Decoding.from_document(json.loads(text))]
+        decodings = [] if text is None else [read_plain(Decoding, json.loads(text))]
         return Contents((parse_key(file.tags[KEY]),), tuple(decodings))
 
 
@@ -168,16 +157,14 @@ def read_document(data: bytes, file: File) -> Contents:
     with _reading(file):
         if hashlib.sha256(data).hexdigest() != read_packed(file).sha256:
             raise ValueError("its document is gone, or was changed")
-        document = json.loads(data)
-        decodings = (Decoding.from_document(each) for each in document["decodings"])
-        return Contents(tuple(map(parse_key, document["ranges"])), tuple(decodings))
+        return read_plain(Contents, json.loads(data))
 
 
 @contextmanager
 def _reading(file: File) -> Iterator[None]:
     try:
         yield
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OffsetlakeError) as error:
+    except UNREADABLE as error:
         raise BrokenTable(
             f"what the log says of {file.path} cannot be read: {cause_of(error)}; nothing was written; move the table's folder "
             "away, and all ranges are decoded again from what is landed"

@@ -6,12 +6,12 @@ the landed range, each row in one of them; with its holes and losses the equatio
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Self
+from typing import Self
 
 from ..log.coverage import Coverage
-from ..log.document import FORMAT, take_offsets
+from ..log.document import plain
 from ..log.manifest import Manifest, Provenance, StagedFile
 from ..offsets import OffsetRange, Stretches, find_misplaced, merge_intervals
 
@@ -86,25 +86,7 @@ class Decoding:
 
     def to_json(self) -> str:
         """Encode it; the same decoding gives the same text."""
-        document = asdict(self) | {"format": FORMAT, "key": self.offsets.key}
-        return json.dumps(document, separators=(",", ":"), sort_keys=True)
-
-    @classmethod
-    def from_document(cls, document: Any) -> Self:
-        """Return the decoding of a parsed `to_json`.
-
-        Raise `ValueError`, `KeyError`, `TypeError` or `AttributeError` for anything else.
-        """
-        document = dict(document)
-        offsets = take_offsets(document)
-        decoded, dead_letters = (document.pop(name) for name in ("decoded", "dead_letters"))
-        return cls(
-            offsets=offsets,
-            decoded=StagedFile(**decoded) if decoded else None,
-            dead_letters=StagedFile(**dead_letters) if dead_letters else None,
-            provenance=Provenance(**document.pop("provenance")),
-            **document,
-        )
+        return json.dumps(plain(self), separators=(",", ":"), sort_keys=True)
 
 
 def of_nothing(manifest: Manifest) -> Decoding:

@@ -20,9 +20,9 @@ from itertools import pairwise
 from typing import Any
 
 from ..advice import command
-from ..errors import BadKey, BrokenTable
+from ..errors import BrokenTable
 from ..log.coverage import Coverage, State, how_to_restore
-from ..log.frontier import place_text
+from ..log.document import UNREADABLE, place_text
 from ..log.manifest import Manifest, StagedFile
 from ..offsets import OffsetRange, parse_key
 from ..raw_columns import RAW_COLUMNS, RawType
@@ -238,7 +238,7 @@ def revisions_of(file: File) -> Mapping[int, int]:
 def _reading_tags(file: File) -> Iterator[None]:
     try:
         yield
-    except (KeyError, ValueError, TypeError, AttributeError, RecursionError, BadKey) as error:
+    except UNREADABLE as error:
         raise BrokenTable(
             f"the log of the raw table says of its file {file.path} what no version of Offsetlake writes; nothing was written; "
             f"{MEND}"
