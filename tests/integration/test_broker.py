@@ -18,7 +18,7 @@ from pipeline_defs.adapters.kafka.operations import Operations
 from pipeline_defs.adapters.spark.engine import Engine
 from pipeline_defs.adapters.spark.spark_server import CONNECT_MODE, read_server
 from pipeline_defs.adapters.system.jars import resolve_jars
-from pipeline_defs.adapters.system.java import archive_options, class_archive, find_java
+from pipeline_defs.adapters.system.java import KEY, archive_options, class_archive, find_java
 from pipeline_defs.adapters.system.processes import read_process
 from pipeline_defs.adapters.testbed.broker import Broker, Node, plan_properties, read_broker, start_broker, stop_broker
 from pipeline_defs.adapters.testbed.class_archive import make_archive
@@ -171,14 +171,26 @@ def test_each_jvm_starts_with_its_archive_which_is_made_once(warm: psutil.Proces
     assert Path(warm.cwd()).is_relative_to(settings.engine_folder.resolve()), "U12: also where one lands from the project"
 
 
-def test_an_archive_that_is_not_right_changes_nothing(tmp_path: Path) -> None:
-    """Another JVM's archive, or half of one, is passed over without a word."""
+def test_an_archive_that_is_not_right_changes_nothing(settings: Settings, tmp_path: Path) -> None:
+    """Another JVM's archive is passed over without a word; one that a power cut has cut short would end any JVM."""
+    archive = class_archive(tmp_path, "spark")
     assert archive_options(tmp_path, "spark") == [], "the control: there is none"
     plain = run_java()
-    class_archive(tmp_path, "spark").write_bytes(os.urandom(10_000))
-    with_it = run_java(*archive_options(tmp_path, "spark"))
-    assert (with_it.returncode, with_it.stdout) == (0, plain.stdout)
+    archive.write_bytes(os.urandom(10_000))
+    archive.with_suffix(KEY).write_text("10000\nanother JVM")
+    options = archive_options(tmp_path, "spark")
+    with_it = run_java(*options)
+    assert options and (with_it.returncode, with_it.stdout) == (0, plain.stdout)
     assert with_it.stderr == plain.stderr.replace(", sharing", ""), "not a word but that none is in use"
+
+    whole = class_archive(settings.jars, "broker")
+    archive.write_bytes(whole.read_bytes()[: whole.stat().st_size // 2])
+    archive.with_suffix(KEY).write_text(whole.with_suffix(KEY).read_text())
+    assert run_java(*options, "-XX:ErrorFile=/dev/null").returncode != 0, "the fault"
+    assert archive_options(tmp_path, "spark") == []
+    assert archive_options(settings.jars, "broker"), "the control: whole"
+    archive.with_suffix(KEY).write_text("")
+    assert archive_options(tmp_path, "spark") == [], "and where the power cut took that"
 
 
 @pytest.mark.long
@@ -192,5 +204,5 @@ def test_making_the_archives_leaves_nothing_in_the_folder_it_is_done_in(settings
     command = [sys.executable, "-W", "ignore", "-m", "pipeline_defs.adapters.testbed.class_archive", str(jars)]
     plain = {name: value for name, value in os.environ.items() if name != CONNECT_MODE}  # which other tests have set
     subprocess.run(command, cwd=folder, check=True, capture_output=True, env=plain)
-    assert class_archive(jars, "spark").is_file(), "the control: it was made"
+    assert archive_options(jars, "spark") and archive_options(jars, "broker"), "the control: they were made"
     assert [each.name for each in folder.iterdir()] == []

@@ -135,6 +135,7 @@ def test_latest_records_are_kept_where_defs_yaml_says_so(text: str, expected: La
         ("latest: {}", "topic orders has `latest` and no `decode`, expected both"),
         ("decode: {}\nlatest:", r"found nothing, expected fields, or `latest: \{\}` .*; or take `latest` out"),
         ("decode:", r"found nothing, expected fields, or `decode: \{\}`"),
+        ("days:", r"found nothing, expected at least `start`; or take `days` out"),
         ("decode: {}\nlatest: {sequence: version}", "expected the path of a field such as value.version"),
         (f"{JSON}: 'version INT'}}}}\nlatest: {{sequence: value.versio}}", "no column versio in value.*value.version"),
         (f"{JSON}: 'tags ARRAY<INT>'}}}}\nlatest: {{sequence: value.tags}}", "expected a field .*, found a list"),

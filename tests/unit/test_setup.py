@@ -313,8 +313,8 @@ def test_pinned_files_are_used_without_java_or_network_and_one_with_another_sha2
         jars.resolve_jars("spark", cache)
     assert str(caught.value) == (
         f"jar refused: {wrong} expected sha256 {pins['two.jar']}, found {hashlib.sha256(b'tow').hexdigest()}; it is "
-        f"not the pinned file and was not used: remove {cache / 'spark'} and run `make setup` again, and if it comes "
-        f"back ask who serves it"
+        f"not the pinned file and was not used: remove {cache / 'spark'} and run `offsetlake jars` or `make "
+        f"setup`, and if it comes back ask who serves it"
     )
 
 
@@ -343,7 +343,7 @@ def test_without_network_one_line_names_the_step_and_its_log(tmp_path: Path) -> 
     assert done.stderr == (
         f"resolving 47 broker jars, once, up to a minute (log: {log})\n"
         "setup: broker jars could not be resolved, Ivy gave exit code 1: check the network (the first run needs it) "
-        f"and run `make setup` again (log: {log})\n"
+        f"and run `offsetlake jars` again, or `make setup` (log: {log})\n"
     )
     assert "kafka_2.13" in log.read_text()
     assert sorted(path.name for path in (tmp_path / "jars").iterdir()) == [".lock", "ivy-broker.log"]

@@ -6,8 +6,6 @@ has the token.
 
 from __future__ import annotations
 
-import atexit
-import tempfile
 import time
 import zipfile
 from collections.abc import Mapping
@@ -18,6 +16,7 @@ from urllib.parse import urlsplit
 
 from ...core.errors import BadSetting, EngineUnfit
 from ...core.setting_values import is_this_machine
+from ..system.locks import scratch
 from .engine import POLL_SECONDS, Engine
 from .spark_errors import innermost_cause
 from .spark_liveness import QUIET, find_silence, is_listening, is_tls, place_of
@@ -197,9 +196,7 @@ def _worker_probe() -> Any:
 @cache
 def worker_code() -> Path:
     """Return a zip of the modules of this package that workers import, kept for the life of this process."""
-    with tempfile.NamedTemporaryFile(prefix="offsetlake-", suffix=".zip", delete=False) as file:
-        path = Path(file.name)
-    atexit.register(path.unlink, missing_ok=True)
+    path = scratch() / "worker_code.zip"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for pattern in WORKER_CODE:
             for source in sorted(PACKAGE.glob(pattern)):

@@ -27,7 +27,7 @@ IVY_FILE = Path(__file__).with_name("ivy.xml")
 PINS_FILE = Path(__file__).with_name("jars.sha256")
 
 _RESOLVE_SECONDS = 900
-_ADVICE = "check the network (the first run needs it) and run `make setup` again"
+_ADVICE = "check the network (the first run needs it) and run `offsetlake jars` again, or `make setup`"
 
 
 def resolve_jars(conf: JarsConf, cache: Path) -> tuple[Path, ...]:
@@ -41,7 +41,7 @@ def resolve_jars(conf: JarsConf, cache: Path) -> tuple[Path, ...]:
     directory = cache / conf
     pins = read_pins(conf)
     if not _is_complete(directory, pins):
-        with _locked(cache):
+        with locked(cache):
             if not _is_complete(directory, pins):
                 _resolve(conf, cache, pins)
     verify_jars(directory, pins)
@@ -69,7 +69,7 @@ def verify_jars(directory: Path, pins: Mapping[str, str]) -> None:
     if wrong:
         raise JarsUnavailable(
             f"jar refused: {'; '.join(wrong)}; it is not the pinned file and was not used: remove {directory} and run "
-            f"`make setup` again, and if it comes back ask who serves it",
+            f"`offsetlake jars` or `make setup`, and if it comes back ask who serves it",
             files=tuple(wrong),
         )
 
@@ -82,11 +82,9 @@ def _resolve(conf: JarsConf, cache: Path, pins: Mapping[str, str]) -> None:
     """Fetch the jars of `conf` and put them at `<cache>/<conf>`, all of them and verified, or raise."""
     log = cache / f"ivy-{conf}.log"
     sys.stderr.write(f"resolving {len(pins)} {conf} jars, once, up to a minute (log: {log})\n")
-    for leftover in cache.glob(".resolving-*"):  # we hold the lock: these belong to nobody
-        shutil.rmtree(leftover, ignore_errors=True)
-    with tempfile.TemporaryDirectory(prefix=".resolving-", dir=cache) as scratch:
-        _run_ivy(conf, Path(scratch), log)
-        fresh = Path(scratch) / conf
+    with scratch_folder(cache, ".resolving-") as scratch:
+        _run_ivy(conf, scratch, log)
+        fresh = scratch / conf
         got = {path.name for path in fresh.glob("*")}
         if got != set(pins):
             raise JarsUnavailable(
@@ -98,7 +96,7 @@ def _resolve(conf: JarsConf, cache: Path, pins: Mapping[str, str]) -> None:
         verify_jars(fresh, pins)
         directory = cache / conf
         if directory.exists():  # incomplete, or of older pins
-            directory.rename(Path(scratch) / "replaced")
+            directory.rename(scratch / "replaced")
         fresh.rename(directory)
 
 
@@ -155,7 +153,16 @@ def _sha256(path: Path) -> str:
 
 
 @contextmanager
-def _locked(cache: Path) -> Iterator[None]:
+def scratch_folder(cache: Path, prefix: str) -> Iterator[Path]:
+    """Give a folder in a cache whose lock the caller holds, and delete those with this prefix that killed processes left."""
+    for leftover in cache.glob(f"{prefix}*"):
+        shutil.rmtree(leftover, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=cache) as folder:
+        yield Path(folder).absolute()
+
+
+@contextmanager
+def locked(cache: Path) -> Iterator[None]:
     """Hold the cache's lock, making the cache first; the system frees the lock when its holder dies."""
     try:
         cache.mkdir(parents=True, exist_ok=True)

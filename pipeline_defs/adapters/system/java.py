@@ -16,6 +16,7 @@ from pathlib import Path
 from ...core.errors import JavaUnusable
 
 JAVA_MIN_VERSION = 17
+KEY = ".key"  # beside a class archive: its size in bytes, a line, and what it was made for
 
 _ANSWER_SECONDS = 30
 _VERSION = re.compile(r'version "(?P<text>(?:1\.)?(?P<major>\d+)[^"]*)"')
@@ -101,10 +102,19 @@ def class_archive(jars: Path, what: str) -> Path:
     return (jars / f"{what}-classes.jsa").absolute()
 
 
+def made_for(archive: Path) -> str:
+    """Return what a class archive was made for; empty if it was not made, or is cut short: a JVM that maps it then dies."""
+    try:
+        size, _, found = archive.with_suffix(KEY).read_text("utf-8").partition("\n")
+        return found if int(size) == archive.stat().st_size else ""
+    except (OSError, ValueError):
+        return ""
+
+
 def archive_options(jars: Path, what: str) -> list[str]:
-    """Return the JVM's options that use a class archive; none if it was not made."""
+    """Return the JVM's options that use a class archive; none if there is no whole one."""
     archive = class_archive(jars, what)
-    return [f"-XX:SharedArchiveFile={archive}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"] if archive.is_file() else []
+    return [f"-XX:SharedArchiveFile={archive}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"] if made_for(archive) else []
 
 
 def main() -> int:

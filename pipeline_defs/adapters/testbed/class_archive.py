@@ -7,32 +7,42 @@ archive changes nothing else; a JVM that it was not made for ignores it.
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Mapping
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from ..system.java import class_archive, find_java, use_java
+from ...core.errors import Unavailable, first_line
+from ..system.jars import locked, scratch_folder
+from ..system.java import KEY, class_archive, find_java, made_for, use_java
 
 _EXIT_SECONDS = 120
 
 
 def make_archive(jars: Path, what: str) -> bool:
     """Make the archive of `spark` or `broker` unless it is there for this Java and these jars; return whether it was made."""
-    archive = class_archive(jars, what)
-    key, made_for = archive.with_suffix(".key"), _describe(jars, what)
-    if archive.is_file() and key.is_file() and key.read_text() == made_for:
-        return False
-    sys.stdout.write(f"making the class archive of {what}, once, some seconds\n")
-    sys.stdout.flush()
-    archive.unlink(missing_ok=True)
-    with tempfile.TemporaryDirectory(dir=jars) as folder:
-        fresh = Path(folder).absolute() / archive.name
-        _JOBS[what](jars, fresh)
-        fresh.replace(archive)
-    key.write_text(made_for)
+    archive, wanted = class_archive(jars, what), _describe(jars, what)
+    with locked(jars):
+        if made_for(archive) == wanted:
+            return False
+        sys.stdout.write(f"making the class archive of {what}, once, some seconds\n")
+        sys.stdout.flush()
+        with scratch_folder(jars, ".making-") as folder:
+            fresh = folder / archive.name
+            _JOBS[what](jars, fresh)
+            archive.with_suffix(KEY).unlink(missing_ok=True)  # until the new one is whole, none is used
+            fresh.replace(archive)
+        archive.with_suffix(KEY).write_text(f"{archive.stat().st_size}\n{wanted}", "utf-8")
     return True
+
+
+def try_archive(jars: Path, what: str) -> str:
+    """Make an archive as `make_archive` does; return why it could not be made: then starts take longer, and nothing else."""
+    try:
+        make_archive(jars, what)
+    except (OSError, subprocess.SubprocessError, Unavailable) as error:
+        return f"{what} will start slower, its class archive could not be made: {first_line(error)}"
+    return ""
 
 
 def _describe(jars: Path, what: str) -> str:
@@ -72,9 +82,13 @@ def _run_spark(jars: Path, archive: Path) -> None:  # noqa: ARG001 (its jars are
     session.stop()
     gateway = SparkContext._gateway  # the JVM ends, and writes the archive, when its gateway is closed
     assert gateway is not None
-    gateway.shutdown()
-    gateway.proc.stdin.close()
-    gateway.proc.wait(_EXIT_SECONDS)
+    try:
+        gateway.shutdown()
+        gateway.proc.stdin.close()
+        if code := gateway.proc.wait(_EXIT_SECONDS):
+            raise subprocess.CalledProcessError(code, "java")
+    finally:
+        gateway.proc.kill()
 
 
 def _run_broker(jars: Path, archive: Path) -> None:
@@ -94,12 +108,10 @@ _JOBS: Mapping[str, Callable[[Path, Path], None]] = {"spark": _run_spark, "broke
 
 
 def main(arguments: list[str]) -> int:
-    """Make the archives for `make setup` in the jar cache named; without them everything works, and starts slower."""
+    """Make the archives for `make setup` in the jar cache named."""
     for what in _JOBS:
-        try:
-            make_archive(Path(*arguments), what)
-        except (OSError, subprocess.SubprocessError) as error:
-            sys.stdout.write(f"setup: {what} will start slower, its class archive could not be made: {error}\n")
+        if reason := try_archive(Path(*arguments), what):
+            sys.stdout.write(f"setup: {reason}\n")
     return 0
 
 

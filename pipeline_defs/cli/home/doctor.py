@@ -14,7 +14,7 @@ from rich.markdown import Markdown
 from ...adapters.system.jars import resolve_jars
 from ...adapters.system.java import find_java
 from ...adapters.system.project_folder import DEFAULT_HOME, DOCS, defs_folder, find_project, read_env_file
-from ...adapters.testbed.class_archive import make_archive
+from ...adapters.testbed.class_archive import try_archive
 from ...core.advice import meant, some_of
 from ...core.errors import OffsetlakeError, Refused
 from ...core.log.expiry import Durability
@@ -158,10 +158,11 @@ def _ask_brokers(files: TopicFiles, adapters: Adapters) -> str:
 
 
 def _ask_patterns(files: TopicFiles, adapters: Adapters) -> Iterator[tuple[str, str]]:
-    """Yield each pattern with what it matches on its cluster."""
+    """Yield each pattern with what it matches on its cluster; a topic with a defs.yaml of its own belongs to none."""
+    own = {*files.names} - {*files.found}
     for file in files.patterns:
-        names = [name for name in adapters.kafka(file.template).list_topics() if file.pattern.matches(name)]
-        new = sorted({*names} - files.topics.keys())
+        names = {name for name in adapters.kafka(file.template).list_topics() if file.pattern.matches(name)} - own
+        new = sorted(names - {*files.found})
         more = f", {len(new)} of them not planned yet: {', '.join(new)}" if new else ""
         yield f"topics {file.pattern}", f"{len(names)} match{more}"
 
@@ -205,7 +206,8 @@ def jars() -> None:
     folder = read_settings().jars
     with progress("fetching Spark's jars, where they are not there yet"):
         found = resolve_jars("spark", folder)
-    make_archive(folder, "spark")
+    if reason := try_archive(folder, "spark"):
+        OUT.print(reason, soft_wrap=True)
     OUT.print(f"{len(found)} jars of Spark are in {folder}, each with its pinned sha256", soft_wrap=True)
 
 

@@ -66,9 +66,9 @@ def _model_of(derived: type[BaseModel]) -> type[BaseModel]:
         @model_validator(mode="wrap")
         @classmethod
         def explain(cls: type[BaseModel], value: Any, handler: ModelWrapValidatorHandler[BaseModel]) -> BaseModel:
-            empty = [name for name in _parts_of(cls) if isinstance(value, dict) and value.get(name, name) is None]
+            empty = [each for each in _parts_of(cls) if isinstance(value, dict) and value.get(each[0], each) is None]
             if empty:
-                raise ValidationError.from_exception_data(cls.__name__, [_of_nothing(name) for name in empty])
+                raise ValidationError.from_exception_data(cls.__name__, [_of_nothing(*each) for each in empty])
             if isinstance(value, dict):  # Pydantic cannot check a length bound on none
                 value = {name: each for name, each in value.items() if each is not None or not _may_be_none(cls, name)}
             try:
@@ -80,20 +80,23 @@ def _model_of(derived: type[BaseModel]) -> type[BaseModel]:
     return Explained
 
 
-def _parts_of(kind: type[BaseModel]) -> Iterator[str]:
-    """Yield the names of the fields that are parts, with fields of their own."""
+def _parts_of(kind: type[BaseModel]) -> Iterator[tuple[str, type[BaseModel]]]:
+    """Yield the fields that are parts, with fields of their own."""
     for name, field in kind.model_fields.items():
-        if any(isinstance(each, type) and issubclass(each, BaseModel) for each in get_args(field.annotation)):
-            yield name
+        for each in get_args(field.annotation):
+            if isinstance(each, type) and issubclass(each, BaseModel):
+                yield name, each
 
 
 def _may_be_none(kind: type[BaseModel], name: str) -> bool:
     return name in kind.model_fields and kind.model_fields[name].default is None
 
 
-def _of_nothing(name: str) -> InitErrorDetails:
+def _of_nothing(name: str, part: type[BaseModel]) -> InitErrorDetails:
     """Return the error of a part with nothing after its colon, which YAML reads as null."""
-    said = f"found nothing, expected fields, or `{name}: {{}}` for what they are by default; or take `{name}` out"
+    needed = [f"`{each}`" for each, field in part.model_fields.items() if field.is_required()]
+    expected = f"at least {', '.join(needed)}" if needed else f"fields, or `{name}: {{}}` for what they are by default"
+    said = f"found nothing, expected {expected}; or take `{name}` out"
     return InitErrorDetails(type="value_error", loc=(name,), input=None, ctx={"error": ValueError(said)})
 
 
