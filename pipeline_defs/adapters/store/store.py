@@ -287,7 +287,10 @@ class Store(ABC):
                     f"{_first_line(error)}; nothing is lost; the next attempt settles it",
                     path=path,
                 ) from told_cause(error)
-        return Answer.COMMITTED if found == data else Answer.CONFLICT
+        if found != data:
+            return Answer.CONFLICT
+        self.make_durable(path)  # who gave it the name may have been killed, or refused, before that was on the disk
+        return Answer.COMMITTED
 
     def clock_ms(self) -> int:
         """Return the time (ms since 1970) by the clock of `linked_at_ms`, which need not be this machine's."""
