@@ -4,20 +4,23 @@
 except where definitions are only checked (`dg check defs`): there it is the error.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import dagster as dg
 
 from .adapters.system.project_folder import PROJECT, check_home, find_project, is_validating
-from .core.errors import BadSetting
+from .core.errors import BadSetting, TopicsFailed
 from .operate.alerts import build_failure_sensor, build_watch
 from .orchestration.home.run_locks import hold_own_lock
 from .orchestration.pulse.pulse import build_pulse
 from .orchestration.topic_defs import build_topic_defs
+from .orchestration.topic_set import Broken
 from .orchestration.upkeep.housekeeping import build_housekeeping
 from .resources import Adapters
 from .settings import read_settings
 from .topic_files import load_topics
+from .topics import BROKEN_TOPICS
 
 
 def build_defs(
@@ -31,9 +34,8 @@ def build_defs(
         adapters = Adapters(read_settings(project=project))
     if topics is None:
         found = load_topics(project, adapters)
-        broken = "; ".join(each.error.message for each in found.broken)
-        if broken and is_validating():
-            raise BadSetting(broken)
+        if found.broken and is_validating():
+            raise BadSetting("; ".join(each.error.message for each in found.broken))
         known = [*found.topics.values()]
         matched = [build_topic_defs(found.topics[name], adapters.settings.lake) for name in sorted(found.found)]
         topics = dg.Definitions.merge(
@@ -42,7 +44,7 @@ def build_defs(
             build_pulse(known, found),
             build_watch(known, found.broken),
             build_housekeeping(known),
-            build_broken(broken),
+            build_broken(found.broken),
         )
     return dg.Definitions.merge(
         topics,
@@ -51,17 +53,18 @@ def build_defs(
     )
 
 
-def build_broken(said: str) -> dg.Definitions:
-    """Build a sensor that fails at each tick with `said`, so that Dagster shows which defs.yaml cannot be used; none for ""."""
+def build_broken(broken: Sequence[Broken]) -> dg.Definitions:
+    """Build a sensor that fails at each tick, so that Dagster and `up` tell which defs.yaml cannot be used; none for none."""
+    said = [f"{each.name}: {each.error.message}" for each in broken]
 
     @dg.sensor(
-        name="broken_topics",
-        description=f"Fails until it is corrected: {said}",
+        name=BROKEN_TOPICS,
+        description=f"Fails until it is corrected: {'; '.join(said)}",
         minimum_interval_seconds=60,
         default_status=dg.DefaultSensorStatus.RUNNING,
     )
     def fail() -> None:
-        raise BadSetting(said)
+        raise TopicsFailed("some files cannot be used; other topics go on", said)
 
     return dg.Definitions(sensors=[fail] if said else [])
 

@@ -38,7 +38,7 @@ from .core.errors import BadSetting, OffsetlakeError, Refused, first_line
 from .core.offsets import is_topic
 from .orchestration.assets.yaml_model import problems_of
 from .orchestration.home.project import COMPONENT
-from .orchestration.topic_set import Broken, PatternFile, TopicFiles, file_of
+from .orchestration.topic_set import Broken, PatternFile, TopicFiles, file_of, read_stamps
 from .resources import Adapters
 from .settings import read_settings
 from .topics import Topic
@@ -62,6 +62,7 @@ def read_topic_files(project: Path, planned: Callable[[], Collection[str]] = tup
             "or written; go into one, or make one: `offsetlake init NAME --bootstrap-servers HOST:PORT`"
         )
     tree = _open_tree(project)
+    stamps = read_stamps(tree.defs_module_path)  # before a file is read: one that is saved meanwhile may be read as it was
     broken: dict[Path, Broken] = {}
     _declare_all(tree, broken)
     topics: dict[str, list[tuple[Topic, Path]]] = defaultdict(list)
@@ -88,7 +89,7 @@ def read_topic_files(project: Path, planned: Callable[[], Collection[str]] = tup
     for name, found in topics.items():
         left_out += [_beside(name, broken[folder]) for _, folder in found if folder in broken and broken[folder].name != name]
     patterns = [each for each in patterns if each.folder not in broken]
-    own = TopicFiles(tree, good, left_out, patterns)
+    own = TopicFiles(tree, good, left_out, patterns, stamps=stamps)
     return _with_found(own, planned) if patterns else own
 
 

@@ -23,6 +23,7 @@ LATEST_TAG = "offsetlake/latest"
 
 LANE_TAG = "offsetlake/lane"  # of a pulse's run, which takes the topics of that lane alone
 DID_TAG, BEGAN, DID = "offsetlake/did", "began a job", "a job"  # of a pulse's run: how far it came
+BROKEN_TOPICS = "broken_topics"  # the sensor that tells which defs.yaml cannot be used
 LAND_PENDING = "land_pending"  # the sensor that plans all topics, and the job that lands what is pending of them
 
 TOPIC = "{topic}"

@@ -8,7 +8,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,7 @@ from ..orchestration.runs.waiting import undecoded_text
 from ..orchestration.topic_set import Broken, TopicFiles
 from ..resources import Adapters
 from ..topics import LAND_PENDING, Topic
-from .news import read_tick_failures
+from .news import TICKS_COUNT, read_tick_failures
 from .tables import read_tables
 
 
@@ -54,7 +54,6 @@ def find_instance(home: Path) -> dg.DagsterInstance:
     return open_instance(home) if is_begun(home) else dg.DagsterInstance.ephemeral()
 
 
-TICKS_COUNT = timedelta(minutes=10)  # for which a failed tick says what fails now
 _OF_BROKER = ("earliest_offset", "end_offset", "lag", "lag_bytes", "lag_seconds", "oldest_waiting_ms", "seconds_to_loss")
 
 

@@ -7,7 +7,7 @@ alone, whatever the pattern; with Python's own engine one topic name could stop 
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import dagster as dg
@@ -83,6 +83,7 @@ class TopicFiles:
     """What the files below a project's folder of topics say; `tree` has all but the broken ones, and is for Dagster.
 
     `found` are those of `topics` that have no file of their own: the lake has a plan log of them, and they match a pattern.
+    `stamps` say when each file was written, as `read_stamps` does.
     """
 
     tree: dg.ComponentTree
@@ -90,6 +91,7 @@ class TopicFiles:
     broken: Sequence[Broken] = ()
     patterns: Sequence[PatternFile] = ()
     found: Collection[str] = ()
+    stamps: Mapping[Path, int] = field(default_factory=dict)
 
     @property
     def names(self) -> list[str]:

@@ -1,7 +1,6 @@
 """Topics by pattern over a real broker: a new one is landed and shown; what is wrong of one is told."""
 
 import dataclasses
-import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -12,6 +11,7 @@ import dagster as dg
 import pytest
 from dagster._core.definitions.sensor_definition import SensorExecutionData
 
+from pipeline_defs import topic_files
 from pipeline_defs.adapters.kafka.kafka import Kafka
 from pipeline_defs.core.errors import OffsetlakeError, TopicsFailed
 from pipeline_defs.core.log.cutting import Policy
@@ -19,7 +19,7 @@ from pipeline_defs.orchestration.home.project import plan_project, write_project
 from pipeline_defs.orchestration.pulse import topic_discovery
 from pipeline_defs.orchestration.pulse.pulse import build_pulse
 from pipeline_defs.orchestration.pulse.topic_discovery import Discovery, find_why_not
-from pipeline_defs.orchestration.topic_set import PatternFile, TopicFiles, TopicPattern
+from pipeline_defs.orchestration.topic_set import Broken, PatternFile, TopicFiles, TopicPattern, read_stamps
 from pipeline_defs.topic_files import read_topic_files
 from pipeline_defs.topics import Topic
 from tests.support.pulse import evaluate, refuse, run_pulse
@@ -28,8 +28,13 @@ from tests.support.world import World
 
 @pytest.fixture(autouse=True)
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """Look at each tick; note for what Dagster was asked to load the code location anew."""
+    """Look at each tick, and try files within it; note for what Dagster was asked to load the code location anew."""
     asked: list[object] = []
+
+    def thread(target: Callable[..., object], args: tuple[object, ...], daemon: bool) -> Mock:
+        return Mock(start=partial(target, *args))
+
+    monkeypatch.setattr(topic_discovery, "threading", Mock(Thread=thread))
     monkeypatch.setattr(topic_discovery, "DISCOVER_SECONDS", 0.0)
     monkeypatch.setattr(topic_discovery, "_reload", lambda *given: asked.append(given))
     monkeypatch.setattr(topic_discovery, "find_why_not", lambda project: "")
@@ -44,7 +49,8 @@ def files_of(world: World, *own: Topic, **changes: Any) -> TopicFiles:
 
     tree = dg.ComponentTree.for_test()
     pattern = TopicPattern(rf"{world.name}.*", r".*-not")
-    return TopicFiles(tree, {each.name: each for each in own}, patterns=[PatternFile(Path("all"), pattern, topic)])
+    patterns, stamps = [PatternFile(Path("all"), pattern, topic)], read_stamps(tree.defs_module_path)
+    return TopicFiles(tree, {each.name: each for each in own}, patterns=patterns, stamps=stamps)
 
 
 def sensor_of(world: World, files: TopicFiles) -> Callable[[], SensorExecutionData]:
@@ -185,6 +191,44 @@ def test_a_defs_yaml_that_was_edited_has_the_code_server_loaded_anew(
     assert (tick().skip_message, tick().skip_message, len(asked)) == (said, said, 1)
 
 
+def test_a_file_that_is_saved_while_it_is_loaded_is_an_edit(
+    world: World, asked: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[R-98] It may have been read as it was; other Python of a person's may make loading long."""
+    project, defs = project_of(world, tmp_path, monkeypatch)
+    (defs / "wrong/defs.yaml").write_text(HEAD % ("wrong", "never"))
+    declare = topic_files._declare_all
+
+    def then_save(tree: dg.ComponentTree, broken: dict[Path, Broken]) -> None:
+        declare(tree, broken)
+        EDITS["edited"](defs)
+
+    with monkeypatch.context() as saving:
+        saving.setattr(topic_files, "_declare_all", then_save)
+        files = read_topic_files(project)
+    tick = sensor_of(world, dataclasses.replace(files, topics={}))
+    assert "defs.yaml as it is now" in (tick().skip_message or "") and asked
+    trying = Mock(Thread=lambda **_: Mock())
+    monkeypatch.setattr(topic_discovery, "threading", trying)
+    again = sensor_of(world, dataclasses.replace(files, topics={}))
+    assert "another process tries first whether they load" in (again().skip_message or "")
+
+
+def test_files_that_do_not_load_fail_the_tick_which_plans_as_before(
+    world: World, asked: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So `up` tells of them, and Dagster shows it."""
+    project, defs = project_of(world, tmp_path, monkeypatch)
+    (defs / "wrong/defs.yaml").write_text(HEAD % ("wrong", "never"))
+    monkeypatch.setattr(topic_discovery, "find_why_not", lambda project: "mend them first: the fault")
+    tick = sensor_of(world, dataclasses.replace(read_topic_files(project), topics={}))
+    assert tick().skip_message == "nothing waits", "the control"
+    (defs / "mine.py").touch()
+    with pytest.raises(TopicsFailed, match=f"{defs}: not loaded as it is now: mend them first: the fault"):
+        tick()
+    assert not asked
+
+
 def test_what_fails_to_load_waits(world: World, asked: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-98] A code location that failed to load would have no sensor to see it; another process tries it before."""
     monkeypatch.setattr(topic_discovery, "find_why_not", find_why_not)
@@ -194,12 +238,9 @@ def test_what_fails_to_load_waits(world: World, asked: list[object], tmp_path: P
 
     def look() -> str:
         discovery.look(None, world.instance, world.adapters)
-        for thread in threading.enumerate():
-            if thread.name.endswith("(_load_anew)"):
-                thread.join()
-        return discovery.text
+        return "".join(discovery.refusals) or discovery.text
 
-    said = "defs as they are now are not loaded yet: mend them first: "
+    said = f"{defs}: not loaded as it is now: mend them first: "
     assert look() == look() and not asked
     assert look().startswith(said) and "SyntaxError: '(' was never closed" in look()
     why_not = Mock(return_value="")
@@ -210,7 +251,8 @@ def test_what_fails_to_load_waits(world: World, asked: list[object], tmp_path: P
         patched.setattr(topic_discovery, "AGAIN_SECONDS", 0.0)
         look()
         assert why_not.called and asked.pop(), "after a while: the reason may have been another"
-    discovery = Discovery(discovery.files)
+    assert discovery.files is not None
+    discovery = Discovery(dataclasses.replace(discovery.files, stamps=read_stamps(defs)))
     (defs / "__init__.py").write_text("def half(again")
     assert look().startswith(said) and not asked
     with monkeypatch.context() as slow:

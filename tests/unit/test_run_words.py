@@ -1,4 +1,4 @@
-"""What commands and `up` say of runs, of files that are added or are wrong, and where Dagster's history does not answer."""
+"""What commands and `up` say of runs, of ticks that fail, and where Dagster's history does not answer."""
 
 import errno
 import importlib
@@ -30,7 +30,7 @@ from hypothesis import strategies as st
 from sqlalchemy.exc import OperationalError
 
 from pipeline_defs.cli.launching import NOTE, SHOWN_REASONS, Launched, print_runs
-from pipeline_defs.core.errors import BadKey, BadSetting, LakeUnavailable, RangesFailed, TopicsFailed
+from pipeline_defs.core.errors import BadKey, LakeUnavailable, RangesFailed, TopicsFailed
 from pipeline_defs.core.landing.verdicts import failed
 from pipeline_defs.core.log.cutting import Policy
 from pipeline_defs.core.offsets import parse_key
@@ -45,8 +45,8 @@ from pipeline_defs.orchestration.runs.known import Known
 from pipeline_defs.orchestration.runs.projection import ACTIVE, RANGE_END, RANGE_START, read_reason
 from pipeline_defs.orchestration.runs.waiting import why_blocked
 from pipeline_defs.orchestration.runs.work import selected_keys
-from pipeline_defs.orchestration.topic_set import Broken, TopicFiles
-from pipeline_defs.topics import LAND_PENDING, Topic
+from pipeline_defs.orchestration.topic_set import TopicFiles
+from pipeline_defs.topics import BROKEN_TOPICS, LAND_PENDING, Topic
 from tests.support.world import PATIENCE_SECONDS
 
 RANGES = tuple(parse_key(key) for key in ("0-0-10", "0-10-20"))
@@ -100,7 +100,7 @@ def test_each_landed_range_is_told_once(instance: dg.DagsterInstance) -> None:
         instance.report_runless_asset_event(landed)
 
     land(ORDERS.asset_key, 0, 1000)  # before: nobody is told
-    since = LandedSince([ORDERS, PAYMENTS], instance)
+    since = LandedSince(instance)
     assert since.read() == {}
     land(ORDERS.asset_key, 1000, 400)
     land(ORDERS.asset_key, 1400, 3)
@@ -112,6 +112,7 @@ def test_each_landed_range_is_told_once(instance: dg.DagsterInstance) -> None:
     land(PAYMENTS.asset_key, 0, 5)
     assert since.read() == {"payments": LandedCount(1, 5)}
     instance.wipe()  # ids of events begin again
+    assert since.read() == {}
     land(PAYMENTS.asset_key, 5, 2)
     assert since.read() == {"payments": LandedCount(1, 2)}
 
@@ -172,10 +173,17 @@ def fail(instance: dg.DagsterInstance, job: str, *, error: Exception | None = No
     return made.execute_in_process(instance=instance, raise_on_error=False).run_id[:8]
 
 
+def failed_since(instance: dg.DagsterInstance, *topics: Topic) -> FailedSince:
+    """Dagster has seen the topics: it plans what a run is to land as it creates the run."""
+    for each in topics:
+        instance.report_runless_asset_event(dg.AssetObservation(each.asset_key))
+    return FailedSince(instance, datetime.now(UTC))
+
+
 def test_a_failed_run_is_told_once_with_its_first_reason(instance: dg.DagsterInstance) -> None:
     """The controls: a run that failed before, one that did not fail, and one of another project."""
     fail(instance, ORDERS.landing.job)
-    failed = FailedSince([ORDERS, PAYMENTS], instance, datetime.now(UTC))
+    failed = failed_since(instance, ORDERS, PAYMENTS)
     assert failed.read(datetime.now(UTC)) == []
     fail(instance, "somebody_elses")
     run = fail(instance, ORDERS.landing.job)
@@ -197,7 +205,7 @@ def test_a_backfill_that_dagster_gave_up_is_told_once(instance: dg.DagsterInstan
 
     add("before", BulkActionStatus.FAILED)
     at_work = add("later", BulkActionStatus.REQUESTED)
-    failed = FailedSince([ORDERS], instance, datetime.now(UTC))
+    failed = failed_since(instance, ORDERS)
     add("others", BulkActionStatus.FAILED, PAYMENTS)
     assert failed.read(datetime.now(UTC)) == []
     instance.update_backfill(at_work.with_status(BulkActionStatus.FAILED))
@@ -210,7 +218,7 @@ def test_a_backfill_that_dagster_gave_up_is_told_once(instance: dg.DagsterInstan
 def test_a_run_whose_process_was_killed_is_told_in_our_words(instance: dg.DagsterInstance, reason: str | None) -> None:
     """Dagster's own say nothing of what comes next; a reason that somebody gave is told as it is."""
     expected = reason or "its process was killed; what it left undone is asked for again"
-    failed = FailedSince([ORDERS], instance, datetime.now(UTC))
+    failed = failed_since(instance, ORDERS)
     run = instance.create_run_for_job(dg.job(name=ORDERS.landing.job)(lambda: None), status=dg.DagsterRunStatus.STARTED)
     instance.report_run_failed(run, reason)
     assert failed.read(datetime.now(UTC)) == [f"run {run.run_id[:8]} of orders failed: {expected}"]
@@ -225,7 +233,7 @@ def test_a_run_whose_process_was_killed_is_told_in_our_words(instance: dg.Dagste
 )
 def test_a_run_whose_definitions_cannot_be_loaded_says_so(instance: dg.DagsterInstance, event: str) -> None:
     """Dagster marks it as it marks one whose process was killed, and has the error in an event of its engine."""
-    failed = FailedSince([ORDERS], instance, datetime.now(UTC))
+    failed = failed_since(instance, ORDERS)
     run = instance.create_run_for_job(dg.job(name=ORDERS.landing.job)(lambda: None), status=dg.DagsterRunStatus.STARTED)
     other = EngineEventData.engine_error(SerializableErrorInfo("NotADirectoryError: logs\n", [], None))
     instance.report_engine_event("Exception while setting up compute log capture", run, other)
@@ -261,9 +269,15 @@ def test_a_database_that_is_locked_is_told_without_its_statement(instance: dg.Da
 def test_what_ticks_fail_at_is_told_once_by_reason(tmp_path: Path) -> None:
     """A cluster refuses us, say: no run fails, for none is asked for; `status` says so, too, of the topics that it is of."""
     repository = RemoteRepositoryOrigin(GrpcServerCodeLocationOrigin(host="127.0.0.1", port=1), "r")
-    origin, data = RemoteInstigatorOrigin(repository, LAND_PENDING), SensorInstigatorData(sensor_type=SensorType.STANDARD)
-    state = InstigatorState(origin, InstigatorType.SENSOR, InstigatorStatus.DECLARED_IN_CODE, data)
-    whose, moments = (origin.get_id(), LAND_PENDING, InstigatorType.SENSOR), count(time.time())
+    data, moments = SensorInstigatorData(sensor_type=SensorType.STANDARD), count(time.time())
+
+    def state_of(name: str) -> InstigatorState:
+        return InstigatorState(
+            RemoteInstigatorOrigin(repository, name), InstigatorType.SENSOR, InstigatorStatus.DECLARED_IN_CODE, data
+        )
+
+    state, broken = state_of(LAND_PENDING), state_of(BROKEN_TOPICS)
+    whose = (state.instigator_origin_id, LAND_PENDING, InstigatorType.SENSOR)
 
     def failure(error: Exception) -> SerializableErrorInfo:
         said = SerializableErrorInfo(f"pipeline_defs.core.errors.{type(error).__name__}: {error}", [], None)
@@ -285,7 +299,7 @@ def test_what_ticks_fail_at_is_told_once_by_reason(tmp_path: Path) -> None:
         assert ticks.read(now, read_sensors(instance)) == [] and told(ORDERS) == "", "it says nothing of now"
         end_tick(TickStatus.SKIPPED)
         assert ticks.read(now, read_sensors(instance)) == [] and told(ORDERS) == "", "the control"
-        for minutes, expected in enumerate((["planning of orders, payments fails: Kafka refuses us"], [])):
+        for minutes, expected in enumerate((["orders, payments: Kafka refuses us"], [])):
             end_tick(TickStatus.FAILURE, TopicsFailed("of 3 topics 2 cannot be planned; the others were", lines))
             end_tick(TickStatus.SUCCESS)  # which asks for a run, and says nothing of failures
             assert ticks.read(now + timedelta(minutes=minutes), read_sensors(instance)) == expected
@@ -293,20 +307,24 @@ def test_what_ticks_fail_at_is_told_once_by_reason(tmp_path: Path) -> None:
             assert told(replace(ORDERS, name="others")) == ""
         end_tick(TickStatus.FAILURE, TopicsFailed("of 3 topics 1 cannot be planned; the others were", ["orders: it is away"]))
         assert ticks.read(now + timedelta(seconds=59), read_sensors(instance)) == []
-        assert ticks.read(now + timedelta(seconds=60), read_sensors(instance)) == ["planning of orders fails: it is away"]
+        assert ticks.read(now + timedelta(seconds=60), read_sensors(instance)) == ["orders: it is away"]
         end_tick(TickStatus.SKIPPED)
         assert ticks.read(now, read_sensors(instance)) == [] and told(ORDERS) == ""
         end_tick(TickStatus.FAILURE, LakeUnavailable("the lake is away"))
-        assert ticks.read(now, read_sensors(instance)) == ["planning of all topics fails: the lake is away"]
+        assert ticks.read(now, read_sensors(instance)) == ["all topics: the lake is away"]
         assert "the lake is away" in told(PAYMENTS)
         slow = "DagsterUserCodeUnreachableError: The sensor tick timed out due to taking longer than 60 seconds to execute"
         end_tick(TickStatus.FAILURE, RuntimeError(slow))
-        assert "this machine is busy; the next one goes on" in ticks.read(now + timedelta(hours=1), read_sensors(instance))[0]
+        assert "this machine is busy; the next one goes on" in ticks.read(now + timedelta(minutes=9), read_sensors(instance))[0]
+        instance.add_instigator_state(broken)
+        whose, state = (broken.instigator_origin_id, BROKEN_TOPICS, InstigatorType.SENSOR), broken
+        end_tick(TickStatus.FAILURE, TopicsFailed("some files cannot be used", ["shop: shop/defs.yaml cannot be used"]))
+        assert ticks.read(now + timedelta(minutes=9), read_sensors(instance)) == ["shop: shop/defs.yaml cannot be used"]
 
 
 def test_a_run_of_all_topics_is_told_by_its_job(instance: dg.DagsterInstance) -> None:
     """In the words of its error and not of its note, which leads to the runbook."""
-    failed = FailedSince([ORDERS, PAYMENTS], instance, datetime.now(UTC))
+    failed = failed_since(instance, ORDERS)
     reasons = [REASON, "topic payments: its cluster is gone", REASON.replace("[0, 10)", "[10, 20)")]
     run = fail(instance, LAND_PENDING, error=RangesFailed("ranges landed: 0, failures: 3", reasons))
     now = datetime.now(UTC)
@@ -318,58 +336,6 @@ def test_a_run_of_all_topics_is_told_by_its_job(instance: dg.DagsterInstance) ->
     assert failed.read(now)[0].endswith(expected := "this machine is too busy to start it in time; it is tried again")
     (run_id,) = {*instance.get_run_ids()} - {*slow}
     assert read_reason(instance, run_id) == expected, "and so to all who ask"
-
-
-def test_a_file_that_is_added_is_told_of_and_what_is_wrong_of_one_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    topics, wrong = [ORDERS], Broken("shop", tmp_path / "shop", BadSetting("shop/defs.yaml cannot be used"))
-    monkeypatch.setattr(up, "DISCOVER_SECONDS", -1.0)
-    monkeypatch.setattr(up, "find_project", lambda: tmp_path)  # whose Python is imported anew: not ours
-    monkeypatch.setattr(up, "load_topics", lambda: TopicFiles(Mock(), {"orders": ORDERS, "payments": PAYMENTS}, [wrong]))
-    files = up._Files(tmp_path, Mock(), TopicFiles(Mock(), {"orders": ORDERS}), topics)
-    files.look()
-    assert topics == [ORDERS], "the control: no file has changed"
-    (tmp_path / "payments").mkdir()
-    (tmp_path / "payments" / "defs.yaml").write_text("type: offsetlake.KafkaTopic\n")
-    for _ in range(2):
-        files.look()
-    assert topics == [ORDERS, PAYMENTS]
-    said = capfd.readouterr()
-    assert said.out.count("shop/defs.yaml cannot be used") == 1 and "right again" not in said.out
-    monkeypatch.setattr(up, "load_topics", lambda: TopicFiles(Mock(), {"orders": ORDERS, "payments": PAYMENTS}))
-    (tmp_path / "payments" / "defs.yaml").unlink()
-    with monkeypatch.context() as silent:
-        silent.setattr(up, "load_topics", Mock(side_effect=OperationalError("SELECT", {}, Exception("disk I/O error"))))
-        with pytest.raises(OperationalError):
-            files.look()  # `up` tells of it, and looks again
-    files.look()
-    assert f"{wrong.folder} is right again, or gone" in capfd.readouterr().out.replace("\n", "")
-
-
-def test_python_that_is_broken_while_up_runs_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """What was imported once is kept by Python, and would stay right in `up` alone."""
-    file = tmp_path / "persons_own" / "defs" / "mine.py"  # `defs` has no `__init__.py`, as in a project of `init`
-    file.parent.mkdir(parents=True)
-    (tmp_path / "persons_own" / "__init__.py").touch()
-    file.write_text("RIGHT = 1")
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(up, "DISCOVER_SECONDS", -1.0)
-    found = TopicFiles(Mock(), {"orders": ORDERS})
-    monkeypatch.setattr(up, "find_project", lambda: tmp_path)
-    monkeypatch.setattr(up, "load_topics", lambda: importlib.import_module("persons_own.defs.mine") and found)
-    files = up._Files(tmp_path, Mock(), found, [ORDERS])
-    for text, said in (
-        ("RIGHT = 2", ""),
-        ("raise RuntimeError('no')", "cannot be loaded: "),
-        ("RIGHT = 3", "can be loaded again"),
-    ):
-        file.write_text(text)
-        files.look()
-        out = capfd.readouterr().out
-        assert said in out and bool(said) == bool(out)
 
 
 def test_a_history_that_does_not_answer_ends_nothing_and_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -410,9 +376,9 @@ def test_a_history_that_does_not_answer_ends_nothing_and_is_told_once(tmp_path: 
         "ALARM_SECONDS": 0.0,
         "find_project": lambda: tmp_path,
         "find_other_config": lambda *_: None,
-        **dict.fromkeys(("read_silence", "read_sensors", "tick_silence"), lambda *_: None),
+        **dict.fromkeys(("read_silence", "tick_silence"), lambda *_: None),
+        "read_sensors": lambda _: looks(),
         "load_topics": lambda: TopicFiles(Mock(), {"orders": ORDERS}),
-        "_Files": lambda *_: Mock(look=looks),
         "LOOKS_EVERY_SECONDS": 0.0,
     }
     for name, fake in fakes.items():

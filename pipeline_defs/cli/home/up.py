@@ -1,10 +1,9 @@
 """`offsetlake up`: all that a project needs to run, in one terminal, until Ctrl-C."""
 
 import signal
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -23,7 +22,7 @@ from ...adapters.system.locks import Holder
 from ...adapters.system.project_folder import DEFAULT_HOME, defs_folder, find_project
 from ...adapters.telemetry.alerting import send_alert
 from ...core.advice import some_of
-from ...core.errors import BadSetting, EmptySelection, LakeUnavailable, first_line
+from ...core.errors import BadSetting, EmptySelection
 from ...operate.news import FailedSince, FailedTicks, LandedSince, landed_text
 from ...orchestration.home.daemons import is_silent, read_sensors, read_silence, tick_silence
 from ...orchestration.home.dagster_home import open_instance, why_silent
@@ -36,11 +35,8 @@ from ...orchestration.home.dagster_server import (
     DagsterUnavailable,
 )
 from ...orchestration.home.project import find_other_config, make_home, write_env
-from ...orchestration.pulse.topic_discovery import DISCOVER_SECONDS
-from ...orchestration.topic_set import TopicFiles, read_stamps
 from ...resources import Adapters
 from ...topic_files import load_topics
-from ...topics import Topic
 from ..show import open_adapters, print_broken
 from ..terminal import OUT, progress, styled
 from .engine import stopping_engine
@@ -76,9 +72,8 @@ def up(port: int | None) -> None:
     _handle_signals(end)  # a background job of a shell begins with SIGINT ignored
     project, adapters = find_project(), open_adapters()
     found = load_topics()
-    topics = list(found.topics.values())
-    print_broken(found.broken)
-    if not topics and not found.patterns:
+    if not found.topics and not found.patterns:
+        print_broken(found.broken)  # else Dagster tells of them
         raise EmptySelection(
             f"no topic is configured in {project}; nothing was started; add {defs_folder(project)}/<topic>/defs.yaml"
         )
@@ -93,7 +88,7 @@ def up(port: int | None) -> None:
                 "`dg check defs` shows the place"
             )
         began = datetime.now(UTC)
-        since, failed = LandedSince(topics, instance), FailedSince(topics, instance, began)
+        since, failed = LandedSince(instance), FailedSince(instance, began)
         ticks = FailedTicks(instance, began)
         if other_config := find_other_config(adapters.settings.dagster_home, project):
             OUT.print(other_config, soft_wrap=True)
@@ -103,14 +98,12 @@ def up(port: int | None) -> None:
         )
         told, history = set[Holder](), _History(project, _Trouble(adapters))
         definitions, away = _Definitions(project, _Trouble(adapters)), _Trouble(adapters)
-        files = _Files(defs_folder(project), adapters, found, topics)
         while not is_over.wait(LOOKS_EVERY_SECONDS):
             _revive(server, away)
             for other in set(server.find_others()) - told:
                 OUT.print(_TWICE.format(other.text), soft_wrap=True)
                 told.add(other)
             with history.asked():
-                files.look()  # Dagster keeps in its history what it knows of each defs.yaml
                 now, sensors = time.time(), read_sensors(instance)
                 silences = read_silence(instance, "SENSOR", now), tick_silence(sensors, now)
                 for ended in server.end_hung(*silences):
@@ -218,69 +211,6 @@ def _alarm(text: str, adapters: Adapters, style: str = "red") -> threading.Event
 
     threading.Thread(target=tell, daemon=True).start()
     return is_over
-
-
-@dataclass
-class _Files:
-    """The defs.yaml files of a project as last `found`; new topics are added to `topics`."""
-
-    folder: Path
-    adapters: Adapters
-    found: TopicFiles
-    topics: list[Topic]
-    stamps: Mapping[Path, int] = field(init=False)
-    looked: float = field(default_factory=time.monotonic, init=False)
-    is_loaded: bool = field(default=True, init=False)
-
-    def __post_init__(self) -> None:
-        self.stamps = read_stamps(self.folder)
-
-    def look(self) -> None:
-        """Look every `DISCOVER_SECONDS` for changed files and new topics of patterns; after a change print what is wrong."""
-        if time.monotonic() - self.looked <= DISCOVER_SECONDS:
-            return
-        self.looked = time.monotonic()
-        stamps = read_stamps(self.folder)
-        if stamps != self.stamps:
-            try:
-                _forget_modules(find_project())
-                before, self.found = self.found, load_topics()
-                for each in self.found.broken:
-                    _say(str(each.error), "red")
-                for folder in sorted({each.folder for each in before.broken} - {each.folder for each in self.found.broken}):
-                    _say(f"{folder} is right again, or gone")
-                if not self.is_loaded:
-                    _say(f"{self.folder} can be loaded again")
-                self.is_loaded = True
-            except SQLAlchemyError:  # the history, which is asked again
-                raise
-            except Exception as error:  # noqa: BLE001 (a person's own Python, which the sensor does not load either)
-                _say(f"{self.folder} cannot be loaded: {first_line(error)}", "red")
-                self.is_loaded = False
-            self.stamps = stamps
-        known = {topic.name for topic in self.topics}
-        self.topics += [topic for topic in self.found.topics.values() if topic.name not in known]
-        if self.found.patterns:
-            with suppress(LakeUnavailable):  # the sensor tells it; known topics are landed
-                self.topics += self.found.find_new(
-                    {*self.adapters.lake.planned_topics()} - {topic.name for topic in self.topics}
-                )
-
-
-def _forget_modules(project: Path) -> None:
-    """Have a person's Python be imported anew, as by a code server that is reloaded: it may be broken by now.
-
-    Packages without a file of their own are forgotten with those that they are in: Python could not import them otherwise.
-    """
-    ours, persons = __package__.partition(".")[0], []
-    for name, module in [*sys.modules.items()]:
-        known = getattr(module, "__dict__", {})
-        places = [Path(each) for each in [known.get("__file__") or "", *(known.get("__path__") or ())] if each]
-        is_persons = any(each.is_relative_to(project) and "site-packages" not in each.parts for each in places)
-        if is_persons and name.partition(".")[0] != ours:
-            persons.append(name)
-    for name in persons:
-        del sys.modules[name]
 
 
 def _revive(server: DagsterServer, away: _Trouble) -> None:

@@ -18,7 +18,7 @@ from contextlib import ExitStack, chdir, suppress
 from http.client import HTTPException
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import yaml
 from dagster import DagsterRunStatus
@@ -26,7 +26,7 @@ from dagster._core.storage.dagster_run import FINISHED_STATUSES
 from dagster_graphql import DagsterGraphQLClient
 
 from ...adapters.system.locks import START_LOCK, Holder, try_start_lock
-from ...adapters.system.processes import Process, is_stopped, read_process, spawn_process, wait_for
+from ...adapters.system.processes import Process, is_stopped, spawn_process, wait_for
 from ...adapters.system.project_folder import ENV_FILE, PROJECT, STARTED_BY_US, read_env_file
 from ...core.errors import BadSetting, Refused, Unavailable
 from .daemons import Listener, find_daemons
@@ -63,18 +63,6 @@ class PortTaken(DagsterUnavailable):
     """Another program listens at the port; Dagster's own processes would go on for ever without a UI."""
 
     kind = DagsterUnavailable.kind
-
-
-class _Started(NamedTuple):
-    """A Dagster that was started, by which process, and its UI's address."""
-
-    process: Process
-    owner: Process
-    url: str
-
-    def is_there(self, home: Path) -> bool:
-        """Return whether it runs, or a daemon of its group does."""
-        return self.process.is_running() or any(is_led_by(self.process, each) for each in find_daemons(home))
 
 
 class DagsterServer:
@@ -286,7 +274,8 @@ class DagsterServer:
         try:
             with chdir(self._project):  # whose `.env` it reads
                 self._process = spawn_process([*command, "-p", str(port)], log=self.log, environment=environment)
-            self._write_state(self._process)
+            state = {"pid": self._process.pid, "started": self._process.started, "url": self.url}
+            self._state.write_text(json.dumps(state))
             self._await_answer()
         except BaseException:
             self._stop()
@@ -325,34 +314,25 @@ class DagsterServer:
         except (urllib.error.HTTPError, ValueError, LookupError):
             return False
 
-    def _write_state(self, process: Process) -> None:
-        owner = read_process(os.getpid())
-        assert owner is not None
-        state = {"pid": process.pid, "started": process.started, "url": self.url}
-        self._state.write_text(json.dumps({**state, "owner": {"pid": owner.pid, "started": owner.started}}))
-
-    def _read_state(self) -> _Started | None:
-        """Return what was started here last; none where nothing was, or where the file is torn, as by a power cut."""
+    def _read_state(self) -> tuple[Process, str] | None:
+        """Return the Dagster that was started here last, and its UI's address; none where the file is gone, or torn."""
         with suppress(FileNotFoundError, ValueError, LookupError, TypeError):
             state: dict[str, Any] = json.loads(self._state.read_text())
-            return _Started(Process(state["pid"], state["started"]), Process(**state["owner"]), state["url"])
+            return Process(state["pid"], state["started"]), str(state["url"])
         return None
 
     def _stop_leftover(self) -> None:
         """Stop what an earlier `up` has left running, even if only children of its Dagster are left; refuse a live one."""
         left = self._read_state()
-        if left is not None and left.process.is_running() and left.owner.is_running():
-            raise Refused(
-                f"Dagster runs already at {left.url}, started by process {left.owner.pid}; nothing was started; use it, or end "
-                "that process first"
-            )
         if not self._is_alone:
+            if left is not None and left[0].is_running():
+                raise Refused(f"Dagster runs already at {left[1]}; nothing was started; use it, or end it first")
             raise Refused(
                 f"another process starts or stops Dagster of {self._home} just now; nothing was started; wait until it runs, "
                 f"and use it, or end that process (`lslocks` names who holds {self._folder / START_LOCK})"
             )
-        if left is not None and left.is_there(self._home):
-            _stop_group(left.process)
+        if left is not None and (left[0].is_running() or any(is_led_by(left[0], each) for each in find_daemons(self._home))):
+            _stop_group(left[0])
 
     def _stop(self) -> None:
         if self._process is not None:

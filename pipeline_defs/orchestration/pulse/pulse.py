@@ -133,6 +133,8 @@ def _tick(
     looking.result()
     failures = [f"{each.topic.name}: {each.error}" for each in ticks if each.error is not None]
     failures += discovery.failures
+    planned = f"of {len(ticks)} topics {len(failures)} cannot be planned; the others were" if failures else "all are planned"
+    failures += discovery.refusals
     requests, postponed = find_runs(ticks, location, context.instance, adapters)
     adapters.watch_step("tick_requested", runs=len(requests))
     own = {LOCATION_TAG: location}
@@ -144,7 +146,7 @@ def _tick(
         return dg.SensorResult(run_requests=requests)
     if failures:
         more = f"; {discovery.text}" if discovery.text else ""
-        raise TopicsFailed(f"of {len(ticks)} topics {len(failures)} cannot be planned; the others were{more}", failures)
+        raise TopicsFailed(f"{planned}{more}", failures)
     put_off = sum(each.is_late for each in ticks)
     late = f"{counted(put_off, 'topic')} left to the next tick: this one took too long" if put_off else ""
     return dg.SensorResult(skip_reason="; ".join(filter(None, [*postponed, late, discovery.text, waiting_text(ticks)])))

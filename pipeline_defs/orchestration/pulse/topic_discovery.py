@@ -38,16 +38,12 @@ class Discovery:
     topics: tuple[Topic, ...] = ()
     failures: tuple[str, ...] = ()
     is_edited: bool = field(default=False, init=False)
-    _stamps: Mapping[Path, int] = field(default_factory=dict, init=False)
     _refused: Mapping[Path, int] | None = field(default=None, init=False)  # of what did not load
     _refused_at: float = field(default=0.0, init=False)
     _reason: str = field(default="", init=False)
     _looked: float | None = field(default=None, init=False)
     _asked: float | None = field(default=None, init=False)
-
-    def __post_init__(self) -> None:
-        if self.files is not None:
-            self._stamps = read_stamps(self.files.tree.defs_module_path)
+    _is_trying: bool = field(default=False, init=False)
 
     def look(self, origin: CodeLocationOrigin | None, instance: dg.DagsterInstance, adapters: Adapters) -> None:
         """Look every `DISCOVER_SECONDS` for new topics and edited files; where there are any, have the code server reloaded."""
@@ -55,7 +51,7 @@ class Discovery:
         if self.files is None or (self._looked is not None and now - self._looked < DISCOVER_SECONDS):
             return
         stamps = read_stamps(self.files.tree.defs_module_path)
-        self.is_edited = stamps != self._stamps
+        self.is_edited = stamps != self.files.stamps
         failures = list(plan_new_topics(self.files, adapters))
         try:
             self.topics = tuple(self.files.find_new(adapters.lake.planned_topics())) if self.files.patterns else ()
@@ -64,30 +60,40 @@ class Discovery:
         self._looked, self.failures = time.monotonic(), tuple(failures)
         is_refused = stamps == self._refused and now - self._refused_at < AGAIN_SECONDS
         is_asked = self._asked is not None and now - self._asked < AGAIN_SECONDS  # one in vain is repeated
-        if (self.topics or self.is_edited) and not is_asked and not is_refused:
-            self._asked = now
+        if (self.topics or self.is_edited) and not (self._is_trying or is_asked or is_refused):
+            self._is_trying = True
             threading.Thread(target=self._load_anew, args=(origin, instance, stamps), daemon=True).start()
 
     def _load_anew(self, origin: CodeLocationOrigin | None, instance: dg.DagsterInstance, stamps: Mapping[Path, int]) -> None:
         """Reload the code location only if it loads: a broken one has no sensor that would see when it is mended."""
         assert self.files is not None
-        if reason := find_why_not(self.files.tree.project_root):
-            self._refused, self._refused_at, self._reason, self._asked = stamps, time.monotonic(), reason, None
-        else:
-            self._refused = None
-            _reload(origin, instance)
+        try:
+            if reason := find_why_not(self.files.tree.project_root):
+                self._refused, self._refused_at, self._reason, self._asked = stamps, time.monotonic(), reason, None
+            else:
+                self._refused, self._asked = None, time.monotonic()
+                _reload(origin, instance)
+        finally:
+            self._is_trying = False
+
+    @property
+    def refusals(self) -> list[str]:
+        """Texts on files that do not load as they are now."""
+        if self.files is None or self._refused is None or not (self.topics or self.is_edited):
+            return []
+        return [f"{self.files.tree.defs_module_path}: not loaded as it is now: {self._reason}"]
 
     @property
     def text(self) -> str:
         """Text on what Dagster does not show yet, topics that are landed or edited files; empty where it shows all."""
         said = [f"topics that are landed: {', '.join(each.name for each in self.topics)}"] if self.topics else []
         said += ["defs.yaml as it is now"] if self.is_edited else []
-        if self._refused is not None and said:
-            return f"defs as they are now are not loaded yet: {self._reason}"
-        if self._asked is None or not said:
+        if not said or (self._asked is None and not self._is_trying):
             return ""
-        late = time.monotonic() - self._asked > RELOAD_SECONDS
-        why = "reload the code location, which was asked for in vain" if late else "the code location is being reloaded"
+        why = "another process tries first whether they load"
+        if not self._is_trying and self._asked is not None:
+            late = time.monotonic() - self._asked > RELOAD_SECONDS
+            why = "reload the code location, which was asked for in vain" if late else "the code location is being reloaded"
         return f"shown once loaded ({why}): {' and '.join(said)}"
 
 
