@@ -93,6 +93,26 @@ def test_an_answer_that_reading_back_does_not_settle_is_unknown_but_for_a_refusa
     assert store.put_new("plan/0.json", b"ours", "staging/a") is Answer.COMMITTED
 
 
+def test_a_name_that_may_not_be_on_the_disk_yet_is_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[R-47] What is built on it might be there after a power cut, and it not; whoever puts the same later sees to it."""
+    store, real = open_store(str(tmp_path)), disk._fsync
+
+    def refuse_folders(path: Path) -> None:
+        if path.is_dir():
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        real(path)
+
+    monkeypatch.setattr(disk, "_fsync", refuse_folders)
+    for _ in range(2):
+        with pytest.raises(LakeUnavailable, match=r"cannot write .*plan/0.json: .*Input/output error"):
+            store.put_new("plan/0.json", b"ours", "staging/a")
+        assert store.get("plan/0.json") == b"ours", "the fault: it has its name"
+    monkeypatch.undo()
+    beside(monkeypatch, disk, "_fsync", before=(synced := Mock()))
+    assert store.put_new("plan/0.json", b"ours", "staging/a") is Answer.COMMITTED
+    assert (tmp_path / "plan",) in [call.args for call in synced.call_args_list]
+
+
 @pytest.mark.parametrize(("times", "is_settled"), [(2, True), (100, False)])
 def test_a_put_that_meets_another_is_asked_again(monkeypatch: pytest.MonkeyPatch, times: int, *, is_settled: bool) -> None:
     """[R-47] S3 says that an object exists while nothing is there: asked again ours commits, if the other came to nothing.

@@ -11,7 +11,7 @@ import re
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -289,7 +289,8 @@ class Store(ABC):
                 ) from told_cause(error)
         if found != data:
             return Answer.CONFLICT
-        self.make_durable(path)  # who gave it the name may have been killed, or refused, before that was on the disk
+        with suppress(FileNotFoundError):  # it was there
+            self.make_durable(path)  # who gave it the name may have been killed, or refused, before that was on the disk
         return Answer.COMMITTED
 
     def clock_ms(self) -> int:
