@@ -10,6 +10,7 @@ import dagster as dg
 
 from ..adapters.tables.delta_log import raw_table_log
 from ..adapters.tables.latest_table import LatestTable
+from ..adapters.tables.topic_rows import why_no_day
 from ..core.advice import counted
 from ..core.errors import OffsetlakeError
 from ..core.log.coverage import Coverage
@@ -103,6 +104,7 @@ def _days(topic: Topic, days: Days, adapters: Adapters, instance: dg.DagsterInst
         "days": len(told),
         "newest_day": max(told, default=None),
         "untold_days": len(find_untold(days, decoded, shown, adapters.now_ms())),
+        "unreadable_because": why_no_day(decoded) or None,
     }
 
 
@@ -122,7 +124,8 @@ def table_text(document: dict[str, Any], now_ms: int) -> str:
     if name == "days":
         newest = f", the newest {document['newest_day']}" if document["days"] else ""
         untold = f"; {document['untold_days']:,} wait to be told" if document["untold_days"] else ""
-        return f"days: Dagster was told of {document['days']:,}{newest}{untold}"
+        why = f"; none can be read: {document['unreadable_because']}" if document.get("unreadable_because") else ""
+        return f"days: Dagster was told of {document['days']:,}{newest}{untold}{why}"
     parts = [f"version {document['version']}" if document["version"] >= 0 else "not there yet"]
     if document.get("rows") is not None:
         parts.append(f"{counted(document['rows'], 'row')} of {counted(document['ranges'], 'range')}")

@@ -34,6 +34,7 @@ from pipeline_defs.landing import staging_places
 from pipeline_defs.landing.appending import append_landed
 from pipeline_defs.operate.reader import read
 from pipeline_defs.operate.reports import trace_row
+from pipeline_defs.operate.tables import read_tables, table_text
 from pipeline_defs.orchestration.assets.decoded_asset import report_days
 from pipeline_defs.orchestration.assets.decoded_checks import check_decoded, check_outside, read_dead_letters
 from pipeline_defs.orchestration.home.project import plan_project, write_project
@@ -460,10 +461,17 @@ def test_a_day_is_read_in_each_form_and_what_cannot_be_is_refused(world: World) 
         read(world.name, day="2013-1-1", lake=lake)
     with pytest.raises(Refused, match="a range and a day are given"):
         read(world.name, day=START, range="0-0-9", lake=lake)
+    with_days = world.topic
+
+    def status() -> str:
+        return table_text(read_tables(with_days, world.coverage, world.adapters, world.instance)[-1], 0)
+
+    assert "none can be read" not in status(), "the control"
     world.topic = dataclasses.replace(world.topic, days=None, decode=dataclasses.replace(world.topic.decode, event_time=None))
     world.decode([next(iter(world.coverage.log.ranges)).key], redo=True)
-    with pytest.raises(Refused, match=r"have their event time from none and value\.at, expected one column of all"):
+    with pytest.raises(Refused, match=r"have their event time from none and value\.at, expected one column of all") as refused:
         read(world.name, day=START, lake=lake)
+    assert status().endswith(f"; none can be read: {str(refused.value).partition(': ')[2]}") and "--outdated" in status()
     assert Path(lake).exists()
 
 

@@ -188,21 +188,28 @@ def find_decoded(topic: str, chosen: OffsetRange | None, decodings: Decodings) -
     return _rows_of(decoded, decodings.lake, paths, within([chosen]))
 
 
-def find_day(topic: str, day: str, decodings: Decodings) -> TableRows:
-    """Find the decoded rows of a day; raise `Refused` if they are not counted by day, or by more than one event time."""
-    decoded = decodings.read_ranges(topic)
-    times = decoded.sums.days.keys()
+def why_no_day(decoded: DecodedRanges) -> str:
+    """Return why no day of a topic can be read, and what to do: its rows have no event time, or several; else nothing."""
+    times, mended = decoded.sums.days.keys(), command("decode", decoded.topic, "--outdated")
     if times == {""}:
-        raise Refused(
-            f"the rows of topic {topic} are of no day: its defs.yaml had no `days: {{event_time: ...}}` when they were "
-            f"decoded; nothing was read; add it where it is missing, then `{command('decode', topic, '--outdated')}`"
+        return (
+            f"the rows of topic {decoded.topic} are of no day: its defs.yaml had no `days: {{event_time: ...}}` when they were "
+            f"decoded; add it where it is missing, then `{mended}`"
         )
     if len(times) > 1:
         found = " and ".join(sorted(each or "none" for each in times))
-        raise Refused(
-            f"the decoded ranges of topic {topic} have their event time from {found}, expected one column of all; nothing was "
-            f"read; add `days` to its defs.yaml where there is none, then `{command('decode', topic, '--outdated')}`"
+        return (
+            f"the decoded ranges of topic {decoded.topic} have their event time from {found}, expected one column of all; add "
+            f"`days` to its defs.yaml where there is none, then `{mended}`"
         )
+    return ""
+
+
+def find_day(topic: str, day: str, decodings: Decodings) -> TableRows:
+    """Find the decoded rows of a day; raise `Refused` where no day can be read."""
+    decoded = decodings.read_ranges(topic)
+    if why := why_no_day(decoded):
+        raise Refused(f"nothing was read: {why}")
     known = decoded.among(lambda sums: any(day in days for days in sums.days.values()))
     paths = (decoded.path_of(each.offsets) for each in known if day in each.event_days)
     moments = f"'{day} 00:00:00+00:00' AND '{day} 23:59:59.999999+00:00'"
