@@ -38,7 +38,7 @@ def test_each_missing_offset_has_the_one_cause_that_the_log_shows_there_or_is_un
     Where the log has gone past a hole of a compacted topic, nobody can say what took the record. The equation's `holes` are
     exact: nothing is counted twice.
     """
-    explained, unexplained, _ = explain_holes(missing, found, NO_ROWS, compacted_from=begins)
+    explained, unexplained, *_ = explain_holes(missing, found, NO_ROWS, compacted_from=begins)
     counted = sum(hole.end - hole.start for hole in explained) + sum(end - start for start, end in unexplained)
     assert counted == len(offsets_in(missing))
     assert list(explained) == sorted(explained)
@@ -79,7 +79,7 @@ class Compacted:
 
     def explain(self) -> set[int]:
         missing = missing_offsets(self.offsets, runs_of(sorted(self.rows)))
-        explained, unexplained, left_out = explain_holes(missing, self.spans(), self.known, compacted_from=0)
+        explained, unexplained, left_out, _ = explain_holes(missing, self.spans(), self.known, compacted_from=0)
         assert left_out == unexplained, "the log is asked from its beginning"
         assert offsets_of(explained, Cause.COMPACTED) == offsets_in(missing) - offsets_in(unexplained)
         return offsets_in(unexplained)
@@ -136,7 +136,7 @@ def test_twenty_thousand_holes_are_explained_in_one_pass(compacted: bool) -> Non
     rows = [(at, at + 1) for at in range(0, 40_000, 2)]
     missing = missing_offsets(offsets, rows)
     markers = [BatchSpan(at, at + 1, SpanKind.CONTROL, 1) for at in range(1, 40_000, 4)]
-    explained, unexplained, _ = explain_holes(missing, markers, Rows(offsets, rows), compacted_from=0 if compacted else None)
+    explained, unexplained, *_ = explain_holes(missing, markers, Rows(offsets, rows), compacted_from=0 if compacted else None)
     assert len(missing) == 20_000
     assert len(explained) + len(unexplained) == 20_000
     assert len(unexplained) == (0 if compacted else 10_000)
@@ -168,6 +168,7 @@ def verify(
     holes: tuple[Interval, ...] | None = None,
     unexplained: tuple[tuple[int, int], ...] = (),
     left_out: tuple[tuple[int, int], ...] = (),
+    compacted_from: int | None = None,
     ids: Ids = IDS,
 ) -> list[str]:
     """Verify a landing of which one thing was changed; `column` is the offset column, and the footer agrees."""
@@ -175,7 +176,8 @@ def verify(
     if file is None and offsets:
         file = StagedFile("x", 1, "ab", len(offsets), min(offsets), max(offsets), 0, 0)
     holes = landing.holes if holes is None else holes
-    return verify_staged(TOPIC, landing.offsets, file, runs_of(offsets), Missing(holes, unexplained, left_out), ids)
+    missing = Missing(holes, unexplained, left_out, compacted_from)
+    return verify_staged(TOPIC, landing.offsets, file, runs_of(offsets), missing, ids)
 
 
 def refusal(landing: Landing, **change: Any) -> str:
@@ -216,6 +218,8 @@ def test_a_missing_row_is_a_violation(landing: Landing, data: st.DataObject) -> 
     unexplained = refusal(landing, column=column, unexplained=((gone, gone + 1),))
     assert f"no row for [{gone}, {gone + 1}) and the broker's log does not explain it" in unexplained
     assert unexplained.count("compacted under an earlier `cleanup.policy`: `offsetlake explain ranges_failed` says how") == 1
+    front_gone = refusal(landing, column=column, unexplained=((gone, gone + 1),), compacted_from=gone + 1)
+    assert f"Kafka's log begins at {gone + 1} now: the next try says" in front_gone and "cleanup.policy" not in front_gone
     both, (first, last) = ((gone, gone + 3),), ((gone, gone + 1), (gone + 1, gone + 3))
     for in_kafka, elsewhere in (first, last), (last, first):
         found = verify(landing, column=column, unexplained=both, left_out=(in_kafka,))

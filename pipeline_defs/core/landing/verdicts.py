@@ -112,7 +112,9 @@ def _unexplained(where: str, missing: Missing) -> list[str]:
 
     left_out = [f"{text}: it has records there, which the read left out" for text in told(missing.left_out)]
     gone = told(subtract_intervals(missing.unexplained, missing.left_out))
-    if gone:
+    if gone and missing.compacted_from is not None:
+        gone[-1] += f"; Kafka's log begins at {missing.compacted_from} now: the next try says what of the range is gone"
+    elif gone:
         gone[-1] += (
             "; likely the topic was compacted under an earlier `cleanup.policy`: `offsetlake explain ranges_failed` says how "
             "to land it then, or to leave it out"

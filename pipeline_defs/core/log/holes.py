@@ -84,7 +84,10 @@ class Rows:
         return is_whole and self.count(span.start, span.end) == span.records
 
     def missing_of(self, span: BatchSpan) -> list[tuple[int, int]]:
-        """Return the offsets of records that have no row; of a batch whose offsets were not read, all that have none."""
+        """Return at which offsets a batch has records without a row.
+
+        Where the offsets of its records were not read, and it has more records than there are rows: all offsets without one.
+        """
         start, end = max(span.start, self._offsets.start), min(span.end, self._offsets.end)
         if start >= end or self.are_all_of(span):
             return []
@@ -102,11 +105,15 @@ def missing_offsets(offsets: OffsetRange, stretches: Stretches) -> list[tuple[in
 
 
 class Missing(NamedTuple):
-    """Offsets without rows: `holes` have a cause, `unexplained` have none; of these Kafka has records at `left_out`."""
+    """Offsets without rows: `holes` have a cause, `unexplained` have none; of these Kafka has records at `left_out`.
+
+    `compacted_from` is the first offset of the log of a compacted topic, none for other topics.
+    """
 
     holes: tuple[Interval, ...]
     unexplained: Sequence[tuple[int, int]] = ()
     left_out: Sequence[tuple[int, int]] = ()
+    compacted_from: int | None = None
 
 
 def explain_holes(
@@ -146,4 +153,4 @@ def explain_holes(
         rest = merge_intervals([*gone, *kept])
         explained += [Interval(start, end, Cause.COMPACTED) for start, end in subtract_intervals(left, rest)]
         left = rest
-    return Missing(tuple(sorted(explained)), left, kept)
+    return Missing(tuple(sorted(explained)), left, kept, compacted_from)
