@@ -28,7 +28,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
-setup: ## Make .venv from requirements.lock and fetch the jars, each once (needs Python 3.11+, Java 17+, the network)
+setup: ## Make .venv from requirements.lock and fetch the jars, each once (needs Python 3.11+, Java 17 to 22, the network)
 	@.venv/bin/python -c '$(NEW_ENOUGH)' 2>/dev/null || "$(PYTHON)" -c '$(NEW_ENOUGH)' 2>/dev/null || { \
 	  given="$(PYTHON)"; found=$$("$${given:-python3}" --version 2>&1 | tail -n 1); \
 	  echo "setup: no Python 3.11 or newer: $${given:-python3} says '$$found'; install one, or name it: make setup PYTHON=/path/to/python3" >&2; \

@@ -54,19 +54,21 @@ def build_defs(
 
 
 def build_broken(broken: Sequence[Broken]) -> dg.Definitions:
-    """Build a sensor that fails at each tick, so that Dagster and `up` tell which defs.yaml cannot be used; none for none."""
+    """Build a sensor that fails at each tick while a defs.yaml cannot be used, so that Dagster and `up` tell which one."""
     said = [f"{each.name}: {each.error.message}" for each in broken]
 
     @dg.sensor(
         name=BROKEN_TOPICS,
-        description=f"Fails until it is corrected: {'; '.join(said)}",
-        minimum_interval_seconds=60,
+        description="Fails while a defs.yaml cannot be used; other topics go on.",
+        minimum_interval_seconds=30,
         default_status=dg.DefaultSensorStatus.RUNNING,
     )
-    def fail() -> None:
-        raise TopicsFailed("some files cannot be used; other topics go on", said)
+    def tell() -> dg.SkipReason:
+        if said:
+            raise TopicsFailed("some files cannot be used; other topics go on", said)
+        return dg.SkipReason("all files can be used")
 
-    return dg.Definitions(sensors=[fail] if said else [])
+    return dg.Definitions(sensors=[tell])
 
 
 @dg.definitions

@@ -7,11 +7,12 @@ or backfill is passed over; failing ticks give at most one line a minute per top
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import chain
 
 import dagster as dg
 from dagster import DagsterRun, DagsterRunStatus, RunsFilter
 from dagster._core.execution.backfill import BulkActionsFilter, BulkActionStatus
-from dagster._core.scheduler.instigation import InstigatorState, TickStatus
+from dagster._core.scheduler.instigation import InstigatorState, InstigatorStatus, TickStatus
 
 from ..core.advice import counted, some_of
 from ..core.log.cutting import Policy
@@ -95,17 +96,21 @@ class FailedTicks:
 
     def __init__(self, instance: dg.DagsterInstance, since: datetime) -> None:
         self._instance, self._since = instance, since
-        self._told: set[str] = set()
+        self._told: dict[str, list[str]] = {}  # by reason, the topics
+        self.over: list[str] = []  # lines on what the last reading no longer found
         self._told_at: dict[str, datetime] = {}  # by topic
 
     def read(self, now: datetime, sensors: Sequence[InstigatorState]) -> list[str]:
         """Return the lines that are due, each with its topics."""
         found: dict[str, list[str]] = {}
         for name, reason in read_tick_failures(self._instance, sensors, max(self._since, now - TICKS_COUNT)):
-            found.setdefault(reason, []).append(name or "all topics")
-        self._told &= found.keys()
+            found[reason] = [*dict.fromkeys([*found.get(reason, ()), name or "all topics"])]
+        ended = chain.from_iterable(names for reason, names in self._told.items() if reason not in found)
+        over = sorted({*ended} - {*chain.from_iterable(found.values())})
+        self.over = [f"{some_of(over)}: that is over"] if over else []
+        self._told = {reason: found[reason] for reason in self._told if reason in found}
         due = [each for each in found if each not in self._told and now - self._told_at.get(found[each][0], _LONG_AGO) >= PAUSE]
-        self._told.update(due)
+        self._told |= {each: found[each] for each in due}
         self._told_at |= {found[each][0]: now for each in due}
         return [f"{some_of(found[each])}: {each}" for each in due]
 
@@ -119,6 +124,8 @@ def read_tick_failures(
     """
     found = []
     for sensor in sensors:
+        if sensor.name == LAND_PENDING and sensor.status is InstigatorStatus.STOPPED:
+            found.append(("", f"Dagster's sensor {LAND_PENDING} is switched off: nothing plans and lands by itself"))
         if sensor.name in {LAND_PENDING, BROKEN_TOPICS} and sensor.is_running:
             chosen = sensor.instigator_origin_id, sensor.selector_id
             for tick in instance.get_ticks(*chosen, after=since.timestamp(), limit=1, statuses=_TELLING):
@@ -154,10 +161,10 @@ class LandedSince:
         ):
             self._seen = page[-1].storage_id
             for event in filter(None, (record.asset_materialization for record in page)):
-                outcome, value = event.metadata.get("outcome"), event.metadata.get("rows")
-                is_news = outcome is not None and outcome.value in NEWLY_LANDED  # else another run did, or a person says so
-                if is_news and event.asset_key.path[0] == "raw":
-                    count = found.get(topic := event.asset_key.path[-1], LandedCount())
+                outcome, value, (*kind, topic) = event.metadata.get("outcome"), event.metadata.get("rows"), event.asset_key.path
+                is_ours = kind == ["raw"] and isinstance(outcome, dg.TextMetadataValue)
+                if outcome is not None and is_ours and outcome.value in NEWLY_LANDED:  # else it was there, or a person says so
+                    count = found.get(topic, LandedCount())
                     rows = value.value if isinstance(value, dg.IntMetadataValue) and value.value else 0
                     found[topic] = LandedCount(count.ranges + 1, count.rows + rows)
         return found

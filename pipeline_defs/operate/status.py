@@ -175,7 +175,8 @@ def find_missing_tick(instance: dg.DagsterInstance, now_ms: int) -> str:
 
 def find_failing_ticks(topic: Topic, instance: dg.DagsterInstance) -> str:
     """Return what to do where ticks fail, for this topic or for all; else nothing."""
-    found = read_tick_failures(instance, read_sensors(instance), datetime.now(UTC) - TICKS_COUNT)
+    sensors = [each for each in read_sensors(instance) if each.name == LAND_PENDING]
+    found = read_tick_failures(instance, sensors, datetime.now(UTC) - TICKS_COUNT)
     why = [reason for name, reason in found if name in {topic.name, ""}]
     return f"mend why Dagster's sensor {LAND_PENDING} fails ({why[0]})" if why else ""
 

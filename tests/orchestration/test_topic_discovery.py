@@ -13,7 +13,7 @@ from dagster._core.definitions.sensor_definition import SensorExecutionData
 
 from pipeline_defs import topic_files
 from pipeline_defs.adapters.kafka.kafka import Kafka
-from pipeline_defs.core.errors import OffsetlakeError, TopicsFailed
+from pipeline_defs.core.errors import TopicsFailed, Violation
 from pipeline_defs.core.log.cutting import Policy
 from pipeline_defs.orchestration.home.project import plan_project, write_project
 from pipeline_defs.orchestration.pulse import topic_discovery
@@ -88,8 +88,8 @@ def test_one_that_cannot_be_planned_is_told_and_stops_no_other(world: World, mon
     """[R-98]"""
     bad = f"{world.name}-bad"
     create(world, world.name, bad)
-    refuse(monkeypatch, Kafka, "read_topic_state", bad, OffsetlakeError("the fault"))
-    with pytest.raises(TopicsFailed, match=f"{bad}: the fault"):
+    refuse(monkeypatch, Kafka, "read_topic_state", bad, Violation("the fault", ["one law", "another"]))
+    with pytest.raises(TopicsFailed, match=f"{bad}: the fault.* - one law - another"):
         sensor_of(world, files_of(world))()
     assert world.adapters.lake.planned_topics() == (world.name,)
 
@@ -258,6 +258,15 @@ def test_what_fails_to_load_waits(world: World, asked: list[object], tmp_path: P
     with monkeypatch.context() as slow:
         slow.setattr(topic_discovery, "LOAD_SECONDS", 0.0)
         assert "this machine is busy, or one of them hangs; it is tried again" in find_why_not(project)
+    (defs / "__init__.py").write_text("HALF = 1")
+    with monkeypatch.context() as patched:
+        patched.setenv("OFFSETLAKE_LANES", "1")  # as the code server that asks has it, of `.env` as it was
+        assert find_why_not(project) == "", "the control"
+        (project / ".env").write_text("OFFSETLAKE_LANES=0\n")
+        assert "OFFSETLAKE_LANES is '0'" in find_why_not(project)
+        (project / ".env").write_text("no variable\n")
+        assert find_why_not(project).startswith(f"mend them first: {project / '.env'}, line 1: it is not NAME=value")
+        (project / ".env").unlink()
     (defs / "__init__.py").write_text("import os; os.kill(os.getpid(), 9)")
     assert find_why_not(project) == "what loaded them was killed by signal 9; it is tried again"
     (defs / "__init__.py").write_text("HALF = 2")

@@ -351,19 +351,36 @@ def test_a_newest_code_server_that_was_killed_is_missed_though_an_older_one_has_
 
 
 def test_a_webserver_that_answers_no_more_ends_all_of_dagster(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is stopped, say: `up` begins anew. One that answers with an error is the control."""
+    """It is stopped, say: `up` begins anew, once no run is at work, for which it is not needed: no crash takes rows for it.
+
+    One that answers with an error is the control; and where nobody has asked for long, nobody knows since when it is silent.
+    """
     server, fault = server_of(home), Mock(side_effect=HTTPError("", 500, "", Message(), None))
     monkeypatch.setattr(server, "_ask", fault)
     said: list[str] = []
-    monkeypatch.setattr(dagster_server, "DEAF_ASKED_SECONDS", -1.0)
+    now, is_idle = 1000, Mock(return_value=False)
+    monkeypatch.setattr(dagster_server, "time", Mock(monotonic=lambda: now))
     monkeypatch.setattr(server, "_process", spawn_process(["/bin/sleep", "600"], log=home.parent / "log"))
-    server.end_deaf(said.append)
+    server.end_deaf(said.append, is_idle)
     assert not said and server.is_running() and fault.called
     fault.side_effect = TimeoutError
-    server.end_deaf(said.append)
-    assert "does not answer; landing does not need it" in said.pop() and server.is_running()
-    monkeypatch.setattr(dagster_server, "DEAF_SECONDS", -1.0)
-    server.end_deaf(said.append)
+
+    def pass_minutes(minutes: int) -> None:
+        nonlocal now
+        for _ in range(minutes):
+            now += 60
+            server.end_deaf(said.append, is_idle)
+
+    pass_minutes(8)
+    assert len(said) == 8 and all("does not answer; landing does not need it" in each for each in said)
+    now += 600  # in which `up` is stopped itself
+    is_idle.return_value = True
+    server.end_deaf(said.append, is_idle)
+    assert server.is_running()
+    pass_minutes(5)
+    assert server.is_running()
+    now += 1
+    server.end_deaf(said.append, is_idle)
     assert "has not answered for minutes" in said.pop() and not server.is_running()
 
 

@@ -51,6 +51,7 @@ ENVIRONMENT = {
     "adapters/testbed/class_archive.py": "sets JAVA_HOME for pyspark's launcher",
     "orchestration/home/dagster_server.py": "sets what Dagster's processes inherit",
     "orchestration/home/run_locks.py": "finds the home of the Dagster process that it is in",
+    "orchestration/pulse/topic_discovery.py": "hands it to a child process, with `.env` as it is now",
     "orchestration/home/waking_launcher.py": "sees whether `offsetlake up` would start what it ends",
     "lab/drills/peers.py": "hides from pyspark that this process is a client of Spark",
     "lab/drills/children.py": "has a child forget what its parent is",

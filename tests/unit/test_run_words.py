@@ -107,6 +107,8 @@ def test_each_landed_range_is_told_once(instance: dg.DagsterInstance) -> None:
     land(ORDERS.asset_key, 1000, 400, "superseded")  # by another run, at the same time
     land(dg.AssetKey("another"), 0, 7)
     instance.report_runless_asset_event(dg.AssetMaterialization(ORDERS.asset_key, partition="foo"))  # a person says so
+    for key in (dg.AssetKey("sales"), ORDERS.asset_key):  # of other people's assets anything may be reported
+        instance.report_runless_asset_event(dg.AssetMaterialization(key, metadata={"outcome": {"won": 3}, "rows": 1}))
     assert since.read() == {"orders": LandedCount(2, 403)}
     assert since.read() == {}, "quiet when nothing lands"
     land(PAYMENTS.asset_key, 0, 5)
@@ -307,9 +309,11 @@ def test_what_ticks_fail_at_is_told_once_by_reason(tmp_path: Path) -> None:
             assert told(replace(ORDERS, name="others")) == ""
         end_tick(TickStatus.FAILURE, TopicsFailed("of 3 topics 1 cannot be planned; the others were", ["orders: it is away"]))
         assert ticks.read(now + timedelta(seconds=59), read_sensors(instance)) == []
+        assert ticks.over == ["payments: that is over"]
         assert ticks.read(now + timedelta(seconds=60), read_sensors(instance)) == ["orders: it is away"]
         end_tick(TickStatus.SKIPPED)
         assert ticks.read(now, read_sensors(instance)) == [] and told(ORDERS) == ""
+        assert ticks.over == ["orders: that is over"]
         end_tick(TickStatus.FAILURE, LakeUnavailable("the lake is away"))
         assert ticks.read(now, read_sensors(instance)) == ["all topics: the lake is away"]
         assert "the lake is away" in told(PAYMENTS)
@@ -318,8 +322,16 @@ def test_what_ticks_fail_at_is_told_once_by_reason(tmp_path: Path) -> None:
         assert "this machine is busy; the next one goes on" in ticks.read(now + timedelta(minutes=9), read_sensors(instance))[0]
         instance.add_instigator_state(broken)
         whose, state = (broken.instigator_origin_id, BROKEN_TOPICS, InstigatorType.SENSOR), broken
-        end_tick(TickStatus.FAILURE, TopicsFailed("some files cannot be used", ["shop: shop/defs.yaml cannot be used"]))
-        assert ticks.read(now + timedelta(minutes=9), read_sensors(instance)) == ["shop: shop/defs.yaml cannot be used"]
+        twice = ["shop: shop/defs.yaml cannot be used"] * 2  # of two files of one topic
+        end_tick(TickStatus.FAILURE, TopicsFailed("some files cannot be used", twice))
+        assert ticks.read(now + timedelta(minutes=9), read_sensors(instance)) == twice[:1]
+        assert "shop" not in told(replace(ORDERS, name="shop")), "its own document says what is wrong"
+        off = InstigatorState(
+            RemoteInstigatorOrigin(repository, LAND_PENDING), InstigatorType.SENSOR, InstigatorStatus.STOPPED, data
+        )
+        instance.update_instigator_state(off)
+        said = f"all topics: Dagster's sensor {LAND_PENDING} is switched off: nothing plans and lands by itself"
+        assert ticks.read(now + timedelta(minutes=11), read_sensors(instance)) == [said], "and no old failure"
 
 
 def test_a_run_of_all_topics_is_told_by_its_job(instance: dg.DagsterInstance) -> None:
@@ -398,13 +410,21 @@ def test_definitions_that_load_no_more_are_told_once(tmp_path: Path, monkeypatch
     """A file of Python that somebody edits, say, and reloads: nothing plans or lands until it is mended."""
     alarms = list[str]()
     monkeypatch.setattr(up, "_alarm", lambda text, *_: alarms.append(text) or threading.Event())
-    server = Mock(find_load_error=Mock(side_effect=[None, "it is torn", OSError(), "it is torn", LookupError(), "it is torn"]))
+    server = Mock(
+        find_load_error=Mock(
+            side_effect=[None, "it is torn", OSError(), "it is torn", LookupError(), "it is torn", "it is torn"]
+        )
+    )
     definitions = up._Definitions(tmp_path, up._Trouble(Mock()))
     for is_ticking in (False, False, False, False, False, True, True, False):
         definitions.look(server, is_ticking=is_ticking)
     refused, over, again = alarms
     assert refused == again and over == "Dagster plans and lands again"
-    assert "do not load, so nothing is planned or landed: it is torn; correct them" in refused
+    assert "do not load, so nothing is planned or landed: it is torn; correct them or `.env`" in refused
+    assert not server.reload.called
+    monkeypatch.setattr(up, "RELOAD_EVERY_SECONDS", -1.0)
+    definitions.look(server, is_ticking=False)
+    assert server.reload.called, "no sensor sees that they are mended"
 
 
 def test_a_code_server_that_does_not_answer_says_nothing_of_the_definitions(

@@ -95,8 +95,8 @@ def test_make_alone_lists_every_target_in_one_line_each(tree: Path, tools: Path)
     assert all(len(line.split(maxsplit=2)) == 3 for line in done.stdout.splitlines())
 
 
-NO_JAVA = "no Java found: neither JAVA_HOME nor a `java` on the PATH; install Java 17 or newer or set JAVA_HOME"
-OLD_JAVA = "Java at {0}/java (from PATH) is too old: found version {1}, expected 17 or newer; install it or set JAVA_HOME"
+NO_JAVA = "no Java found: neither JAVA_HOME nor a `java` on the PATH; install Java 17 to 22 or set JAVA_HOME"
+OLD_JAVA = "Java at {0}/java (from PATH) is too old: found version {1}, expected 17 to 22; install it or set JAVA_HOME"
 
 
 @pytest.mark.parametrize(
@@ -240,10 +240,13 @@ def test_once_reaches_the_demo_and_its_exit_code_reaches_the_shell(tree: Path, t
     assert done.returncode != 0
 
 
-@pytest.mark.parametrize("version", ["17", "17.0.15", "21.0.2", "25-ea"])
-def test_java_17_and_newer_is_used(tmp_path: Path, version: str) -> None:
+@pytest.mark.parametrize("version", ["17", "17.0.15", "21.0.2", "22-ea"])
+def test_a_java_that_spark_runs_on_is_used_and_a_newer_one_refused(tmp_path: Path, version: str) -> None:
     java = write_java(tmp_path, version)
     assert find_java({"PATH": str(tmp_path)}) == java
+    write_java(tmp_path, "23.0.1")
+    with pytest.raises(JavaUnusable, match=r"is too new: found version 23\.0\.1, expected 17 to 22; install it"):
+        find_java({"PATH": str(tmp_path)})
 
 
 def test_java_home_wins_over_the_path_even_when_it_is_wrong(tmp_path: Path) -> None:
@@ -254,7 +257,7 @@ def test_java_home_wins_over_the_path_even_when_it_is_wrong(tmp_path: Path) -> N
     with pytest.raises(JavaUnusable, match=re.escape(f"no Java at JAVA_HOME={home}: expected {home}/bin/java")):
         find_java(environ)
     write_java(home / "bin", "1.8.0_392")
-    with pytest.raises(JavaUnusable, match=re.escape("is too old: found version 1.8.0_392, expected 17 or newer")):
+    with pytest.raises(JavaUnusable, match=re.escape("is too old: found version 1.8.0_392, expected 17 to 22")):
         find_java(environ)
     write_java(home / "bin", "17.0.1")
     assert find_java(environ) == home / "bin" / "java"

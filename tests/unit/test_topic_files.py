@@ -30,6 +30,7 @@ from pipeline_defs.orchestration.topic_set import TopicFiles, TopicPattern
 from pipeline_defs.resources import Adapters
 from pipeline_defs.settings import read_settings
 from pipeline_defs.topic_files import load_topics, read_topic_files
+from pipeline_defs.topics import BROKEN_TOPICS
 from tests.support.commands import samples_of
 from tests.support.strategies import draws, mutate
 
@@ -216,7 +217,9 @@ def test_a_wrong_python_file_takes_no_topic_along(project: Path, text: str) -> N
     assert set(found.topics) == set(found.names) == {"orders", "bad"}
     (broken,) = found.broken
     assert re.search(r"own\.py cannot be used: (Syntax|ModuleNotFound|ZeroDivision)Error: .*; correct", broken.error.message)
-    assert "broken_topics" in {sensor.name for sensor in defs.sensors or ()}
+    (tell,) = (each for each in defs.sensors or () if isinstance(each, dg.SensorDefinition) and each.name == BROKEN_TOPICS)
+    with dg.build_sensor_context() as context, pytest.raises(OffsetlakeError, match=r"own\.py cannot be used"):
+        tell(context)
 
 
 def test_no_project_and_one_without_its_folder_of_topics_are_one_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,7 +282,7 @@ def test_code_locations_load_others_and_name_the_wrong_file(project: Path, file:
     sensors = {sensor.name: sensor for sensor in definitions.sensors or ()}
     assert {"land_pending", "watch"} <= sensors.keys()
     assert definitions.resolve_job_def("land_orders")
-    tell = sensors["broken_topics"]
+    tell = sensors[BROKEN_TOPICS]
     assert isinstance(tell, dg.SensorDefinition) and tell.default_status is dg.DefaultSensorStatus.RUNNING
     with dg.build_sensor_context() as context, pytest.raises(OffsetlakeError, match="it is empty") as caught:
         tell(context)
@@ -288,7 +291,11 @@ def test_code_locations_load_others_and_name_the_wrong_file(project: Path, file:
     with pytest.raises(OffsetlakeError, match="it is empty"):
         build_defs(adapters, project=project)
     write(file, HEAD)
-    assert "broken_topics" not in {sensor.name for sensor in build_defs(adapters, project=project).sensors or ()}
+    sensors = {sensor.name: sensor for sensor in build_defs(adapters, project=project).sensors or ()}
+    tell = sensors[BROKEN_TOPICS]
+    assert isinstance(tell, dg.SensorDefinition)
+    with dg.build_sensor_context() as context:
+        assert tell(context) == dg.SkipReason("all files can be used"), "so that it is known to be over"
 
 
 @pytest.mark.usefixtures("clean_environment")

@@ -2,7 +2,7 @@
 
 Only finds and asks; starts nothing that lasts. Imports the standard library and `core.errors` alone, so that `make setup`
 can run it before anything is installed: `python3 -m pipeline_defs.adapters.system.java`.
-Invariant: the path returned answered `-version` with at least JAVA_MIN_VERSION just now.
+Invariant: the path returned answered `-version` with a version from `FIRST` to `LAST` just now.
 """
 
 import os
@@ -15,7 +15,8 @@ from pathlib import Path
 
 from ...core.errors import JavaUnusable
 
-JAVA_MIN_VERSION = 17
+FIRST, LAST = 17, 22  # from 23 on Spark's Hadoop fails: `getSubject is not supported`
+VERSIONS = f"{FIRST} to {LAST}"
 KEY = ".key"  # beside a class archive: its size in bytes, a line, and what it was made for
 
 _ANSWER_SECONDS = 30
@@ -28,9 +29,9 @@ def find_java(environ: Mapping[str, str] | None = None) -> Path:
     | JAVA_HOME | PATH     | answer |
     |---|---|---|
     | usable    | any      | `$JAVA_HOME/bin/java` |
-    | too old, or without bin/java | any | JavaUnusable: Spark obeys JAVA_HOME, so the PATH must not hide it |
+    | too old or new, or without bin/java | any | JavaUnusable: Spark obeys JAVA_HOME, so the PATH must not hide it |
     | not set   | usable   | the one on the PATH |
-    | not set   | too old, or none | JavaUnusable |
+    | not set   | too old or new, or none | JavaUnusable |
     """
     environ = os.environ if environ is None else environ
     home = environ.get("JAVA_HOME")
@@ -40,15 +41,14 @@ def find_java(environ: Mapping[str, str] | None = None) -> Path:
         if not java.is_file():
             raise JavaUnusable(
                 f"no Java at {where}: expected {java}; set JAVA_HOME to a JDK or JRE of version "
-                f"{JAVA_MIN_VERSION} or newer, or unset it to use the PATH",
+                f"{VERSIONS}, or unset it to use the PATH",
                 path=java,
             )
     else:
         found = shutil.which("java", path=environ.get("PATH", os.defpath))
         if found is None:
             raise JavaUnusable(
-                f"no Java found: neither JAVA_HOME nor a `java` on the PATH; install Java {JAVA_MIN_VERSION} or newer "
-                f"or set JAVA_HOME"
+                f"no Java found: neither JAVA_HOME nor a `java` on the PATH; install Java {VERSIONS} or set JAVA_HOME"
             )
         java, where = Path(found), "PATH"
     return _verified(java, where)
@@ -75,8 +75,7 @@ def _verified(java: Path, where: str) -> Path:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise JavaUnusable(
-            f"Java at {java} (from {where}) does not run: {error}; install Java {JAVA_MIN_VERSION} or newer or set JAVA_HOME",
-            path=java,
+            f"Java at {java} (from {where}) does not run: {error}; install Java {VERSIONS} or set JAVA_HOME", path=java
         ) from error
     said = (answer.stderr + answer.stdout).strip()
     version = _VERSION.search(said)
@@ -84,13 +83,13 @@ def _verified(java: Path, where: str) -> Path:
         last_line = said.splitlines()[-1] if said else "no output"
         raise JavaUnusable(
             f"Java at {java} (from {where}) gives no version, exit code {answer.returncode}: {last_line}; "
-            f"install Java {JAVA_MIN_VERSION} or newer or set JAVA_HOME",
+            f"install Java {VERSIONS} or set JAVA_HOME",
             path=java,
         )
-    if int(version["major"]) < JAVA_MIN_VERSION:
+    if not FIRST <= (major := int(version["major"])) <= LAST:
         raise JavaUnusable(
-            f"Java at {java} (from {where}) is too old: found version {version['text']}, expected "
-            f"{JAVA_MIN_VERSION} or newer; install it or set JAVA_HOME",
+            f"Java at {java} (from {where}) is too {'old' if major < FIRST else 'new'}: found version {version['text']}, "
+            f"expected {VERSIONS}; install it or set JAVA_HOME",
             path=java,
             found=version["text"],
         )

@@ -12,7 +12,7 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from ...core.errors import Unavailable, first_line
+from ...core.errors import first_line
 from ..system.jars import locked, scratch_folder
 from ..system.java import KEY, class_archive, find_java, made_for, use_java
 
@@ -22,8 +22,10 @@ _EXIT_SECONDS = 120
 def make_archive(jars: Path, what: str) -> bool:
     """Make the archive of `spark` or `broker` unless it is there for this Java and these jars; return whether it was made."""
     archive, wanted = class_archive(jars, what), _describe(jars, what)
+    if made_for(archive) == wanted:
+        return False
     with locked(jars):
-        if made_for(archive) == wanted:
+        if made_for(archive) == wanted:  # by another process meanwhile
             return False
         sys.stdout.write(f"making the class archive of {what}, once, some seconds\n")
         sys.stdout.flush()
@@ -40,7 +42,7 @@ def try_archive(jars: Path, what: str) -> str:
     """Make an archive as `make_archive` does; return why it could not be made: then starts take longer, and nothing else."""
     try:
         make_archive(jars, what)
-    except (OSError, subprocess.SubprocessError, Unavailable) as error:
+    except Exception as error:  # noqa: BLE001 (of Spark and its gateway any: told, and nothing depends on it)
         return f"{what} will start slower, its class archive could not be made: {first_line(error)}"
     return ""
 

@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from http.client import HTTPException
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import click
+import dagster as dg
 from dagster._core.scheduler.instigation import InstigatorState
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -42,12 +44,14 @@ from ..terminal import OUT, progress, styled
 from .engine import stopping_engine
 
 LOOKS_EVERY_SECONDS = 1.0
+RELOAD_EVERY_SECONDS = 60.0
+_AT_WORK = [dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
 ALARM_SECONDS = 60.0  # between tries to deliver an alert
 ALARM_TRIES = 60
 _HANGS = "Dagster's code server does not answer, so nothing is planned or landed; one that goes on so is ended and started anew"
 _UNLOADED = (
-    "the definitions of {} do not load, so nothing is planned or landed: {}; correct them (`dg check defs` shows the place), "
-    "then reload the code location in Dagster's UI"
+    "the definitions of {} do not load, so nothing is planned or landed: {}; correct them or `.env` (`dg check defs` shows the "
+    "place); each minute they are loaded again"
 )
 _SILENT = "Dagster's history does not answer: {}; what is landed stays landed, and it is asked again each second"
 _TWICE = "another Dagster daemon of this project was started, {}: each tick is done twice until one of the two is ended"
@@ -100,6 +104,7 @@ def up(port: int | None) -> None:
         definitions, away = _Definitions(project, _Trouble(adapters)), _Trouble(adapters)
         while not is_over.wait(LOOKS_EVERY_SECONDS):
             _revive(server, away)
+            server.end_deaf(_say, partial(_is_idle, instance))
             for other in set(server.find_others()) - told:
                 OUT.print(_TWICE.format(other.text), soft_wrap=True)
                 told.add(other)
@@ -164,11 +169,15 @@ class _Definitions:
 
     project: Path
     trouble: _Trouble  # why nothing ticks
+    asked_at: float = field(default_factory=time.monotonic, init=False)
 
     def look(self, server: DagsterServer, *, is_ticking: bool) -> None:
         if is_ticking:
             self.trouble.end("Dagster plans and lands again")
             return
+        if self.trouble.told and time.monotonic() - self.asked_at > RELOAD_EVERY_SECONDS:  # no sensor sees that they are mended
+            self.asked_at = time.monotonic()
+            server.reload()
         with suppress(OSError, HTTPException, ValueError, LookupError, TypeError):  # the webserver does not answer just now
             why = server.find_load_error(ANSWER_SECONDS)
             text = _HANGS if UNANSWERED in (why or "") else _UNLOADED.format(self.project, why)
@@ -180,6 +189,8 @@ def _tell_news(failed: FailedSince, ticks: FailedTicks, since: LandedSince, sens
     now = datetime.now(UTC)
     for line in (*failed.read(now), *ticks.read(now, sensors)):
         _say(line, "red")
+    for line in ticks.over:
+        _say(line)
     if landed := since.read():
         _say(landed_text(landed))
 
@@ -213,6 +224,13 @@ def _alarm(text: str, adapters: Adapters, style: str = "red") -> threading.Event
     return is_over
 
 
+def _is_idle(instance: dg.DagsterInstance) -> bool:
+    """Return whether certainly no run is at work."""
+    with suppress(SQLAlchemyError):
+        return not instance.get_runs_count(dg.RunsFilter(statuses=_AT_WORK))
+    return False
+
+
 def _revive(server: DagsterServer, away: _Trouble) -> None:
     """Restart what has ended of Dagster, as often as that may be; raise an alarm where it cannot be started."""
     if not server.is_running():
@@ -220,7 +238,6 @@ def _revive(server: DagsterServer, away: _Trouble) -> None:
     server.trim_log()
     if said := server.revive_code_server():
         _say(said)
-    server.end_deaf(_say)
 
 
 def _start_again(server: DagsterServer, away: _Trouble) -> None:

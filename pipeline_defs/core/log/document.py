@@ -67,7 +67,7 @@ def _reader(kind: Any) -> Callable[[Any], Any]:
         return lambda value: make(map(read, _checked(list, value)))
     if of is tuple or hasattr(kind, "_make"):
         make, reads = getattr(kind, "_make", tuple), [_reader(each) for each in inner or get_type_hints(kind).values()]
-        return lambda value: make([read(each) for read, each in zip(reads, value, strict=True)])
+        return lambda value: make([read(each) for read, each in zip(reads, _checked(list, value), strict=True)])
     return kind if isinstance(kind, EnumType) else _SCALARS.get(kind, lambda value: value)
 
 
@@ -112,10 +112,19 @@ def place_text(place: Place) -> str:
 def place_of(text: str) -> Place:
     """Return the place of a text; raise `ValueError` for any other text."""
     generation, partition = text.removeprefix("g").split("/p")
-    return int(generation), int(partition)
+    place = int(generation), int(partition)
+    if place_text(place) != text or min(place) < 0:
+        raise ValueError(f"expected a place such as g0/p3, found {text!r}")
+    return place
 
 
-_KEYS: Mapping[Any, Callable[[str], Any]] = {int: int, str: str, Place: place_of}
+def _index(text: str) -> int:
+    if str(number := int(text)) != text or number < 0:
+        raise ValueError(f"expected a whole number, found {text!r}")
+    return number
+
+
+_KEYS: Mapping[Any, Callable[[str], Any]] = {int: _index, str: str, Place: place_of}
 _LISTS: Mapping[Any, Any] = {tuple: tuple, Sequence: list, frozenset: frozenset}
 _SCALARS: Mapping[Any, Callable[[Any], Any]] = {int: _whole, float: _number, str: partial(_checked, str)}
 

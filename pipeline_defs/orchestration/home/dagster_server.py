@@ -49,6 +49,7 @@ _LOCATIONS = """
 UNANSWERED = "_InactiveRpcError"  # of gRPC: the code server hangs, or is just being started
 _INSTANCE = "{ instance { info } }"
 _RELOAD = "mutation { reloadWorkspace { __typename } }"
+_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy of the environment does not know this machine
 MOST_REVIVALS, REVIVAL_SECONDS = 3, 600.0  # what ends more often is hardly mended by another start
 LOOKS_WITHOUT, ASKED_EVERY = 5, 30  # of `up`, one a second
 MOST_SECONDS_WITHOUT = 30.0  # a code server
@@ -93,7 +94,8 @@ class DagsterServer:
         self._is_alone = False
         self._storage: object = None
         self._looks_without, self._gone_at = 0, 0.0
-        self._asked_at = self._heard_at = 0.0  # the webserver
+        self._asked_at = 0.0  # the webserver
+        self._deaf_since: float | None = None
         self._listener, self._code_listener = Listener(), Listener()
         self._revived: list[float] = []
 
@@ -183,29 +185,40 @@ class DagsterServer:
             _stop_group(self._process)
             return "Dagster's code server does not come back, so all of Dagster is ended"
         if self._looks_without % ASKED_EVERY == LOOKS_WITHOUT + 1:
-            with suppress(OSError, HTTPException):  # the webserver does not answer just now
-                self._ask(_RELOAD, ANSWER_SECONDS)
+            self.reload()
         return ""
 
-    def end_deaf(self, say: Callable[[str], None]) -> None:
-        """End all of Dagster, for `revive`, where its webserver has not answered for minutes; say so before, each minute.
+    def reload(self) -> None:
+        """Have Dagster load the definitions anew; do nothing where its webserver does not answer just now."""
+        with suppress(OSError, HTTPException):
+            self._ask(_RELOAD, ANSWER_SECONDS)
 
-        It is asked once a minute; an error is an answer, of a full disk say.
+    def end_deaf(self, say: Callable[[str], None], is_idle: Callable[[], bool]) -> None:
+        """End all of Dagster, for `revive`, where its webserver answers no more, once that has lasted and no run is at work.
+
+        It is asked once a minute, and each time that it does not answer that is said; an error is an answer, of a full disk
+        say.
         """
         now = time.monotonic()
-        if now - self._asked_at < DEAF_ASKED_SECONDS or self._process is None or not self._process.is_running():
+        if self._process is None or not self._process.is_running():
             return
-        self._asked_at = now
-        try:
-            self._answers_for_home()  # whatever it says
-            self._heard_at = now
-        except (OSError, HTTPException):
-            if now - self._heard_at > DEAF_SECONDS:
-                say("Dagster's webserver has not answered for minutes, so all of Dagster is ended and started anew")
-                _stop_group(self._process)
-            else:
-                left = f"{DEAF_SECONDS - (now - self._heard_at):.0f} s"
-                say(f"Dagster's webserver does not answer; landing does not need it; all of Dagster is started anew in {left}")
+        if now - self._asked_at >= DEAF_ASKED_SECONDS:
+            if now - self._asked_at > 2 * DEAF_ASKED_SECONDS + ANSWER_SECONDS:  # nobody has asked: this process stood still
+                self._deaf_since = None
+            self._asked_at = now
+            try:
+                self._answers_for_home()  # whatever it says
+                self._deaf_since = None
+            except (OSError, HTTPException):
+                self._deaf_since = self._deaf_since or now
+                say(
+                    "Dagster's webserver does not answer; landing does not need it; all of Dagster is started anew once that "
+                    f"has lasted for {DEAF_SECONDS / 60:.0f} minutes and no run is at work"
+                )
+        if self._deaf_since is not None and now - self._deaf_since > DEAF_SECONDS and is_idle():
+            say("Dagster's webserver has not answered for minutes, so all of Dagster is ended and started anew")
+            _stop_group(self._process)
+            self._deaf_since = None
 
     def find_others(self) -> list[Holder]:
         """Find the daemons of this home that are not ours: they do each tick a second time."""
@@ -246,7 +259,7 @@ class DagsterServer:
     def _ask(self, query: str, patience_seconds: float = START_SECONDS) -> Any:
         body = json.dumps({"query": query}).encode()
         request = urllib.request.Request(f"{self.url}/graphql", body, {"Content-Type": "application/json"})
-        with urllib.request.urlopen(request, timeout=patience_seconds) as answer:
+        with _DIRECT.open(request, timeout=patience_seconds) as answer:
             return json.load(answer)["data"]
 
     def run_job(self, job: str) -> tuple[str, bool]:
@@ -295,7 +308,7 @@ class DagsterServer:
         while time.monotonic() < deadline and self.is_running():
             with suppress(OSError):  # nobody listens yet
                 if self._answers_for_home():
-                    self._heard_at = self._asked_at = time.monotonic()
+                    self._asked_at, self._deaf_since = time.monotonic(), None
                     return
                 raise PortTaken(
                     f"another program took {self.url} a moment before Dagster, which would go on without its UI; nothing was "

@@ -134,7 +134,7 @@ def _tick(
     failures = [f"{each.topic.name}: {each.error}" for each in ticks if each.error is not None]
     failures += discovery.failures
     planned = f"of {len(ticks)} topics {len(failures)} cannot be planned; the others were" if failures else "all are planned"
-    failures += discovery.refusals
+    failures = [" ".join(each.split()) for each in (*failures, *discovery.refusals)]  # some list reasons of their own
     requests, postponed = find_runs(ticks, location, context.instance, adapters)
     adapters.watch_step("tick_requested", runs=len(requests))
     own = {LOCATION_TAG: location}

@@ -5,6 +5,7 @@ ones. The code server that ticks goes on with them at once, and is reloaded for 
 a defs.yaml was added, edited or deleted, which runs and commands read as it is now.
 """
 
+import os
 import subprocess
 import sys
 import threading
@@ -18,7 +19,8 @@ from pathlib import Path
 import dagster as dg
 from dagster._core.remote_origin import CodeLocationOrigin, GrpcServerCodeLocationOrigin
 
-from ...core.errors import NOTE, BrokerUnavailable, OffsetlakeError, as_ours, first_line
+from ...adapters.system.project_folder import read_env_file
+from ...core.errors import NOTE, BadSetting, BrokerUnavailable, OffsetlakeError, as_ours, first_line
 from ...resources import Adapters
 from ...topics import Topic
 from ..runs.visiting import note_silence, refuse_silent
@@ -136,8 +138,11 @@ def find_why_not(project: Path) -> str:
     """Return why a new process could not load a project as it is now; nothing where it could."""
     code = "import sys, pathlib, offsetlake as d; d.build_defs(project=pathlib.Path(sys.argv[1]))"
     command = [sys.executable, "-c", code, str(project)]
-    try:
-        ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LOAD_SECONDS)
+    try:  # with `.env` as it is now, as a new code server reads it: the one that asks has it as it was
+        environment = {**os.environ, **read_env_file(project)}
+        ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=LOAD_SECONDS)
+    except BadSetting as error:
+        return f"mend them first: {error}"
     except subprocess.TimeoutExpired:
         return (
             f"loading them took longer than {LOAD_SECONDS:.0f} s: this machine is busy, or one of them hangs; it is tried again"
