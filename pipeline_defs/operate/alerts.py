@@ -170,7 +170,7 @@ def build_watch(topics: Sequence[Topic], broken: Sequence[Broken] = ()) -> dg.De
                 ended[each].append(name)
             cursor[name] = {**now, _SEEN: {what: astuple(each) for what, each in seen.items()}}
         over = [f"over: {check} of {some_of(sorted(names))}" for check, names in sorted(ended.items())]
-        cursor[_GIVEN_UP], given_up = read_failed_backfills(context.instance, topics, before.get(_GIVEN_UP))
+        cursor[_GIVEN_UP], given_up = read_failed_backfills(context.instance, lambda: topics, before.get(_GIVEN_UP))
         for text in given_up:
             context.log.error(text)
         # a broker that is down is one text, however many topics it has

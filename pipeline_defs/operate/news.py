@@ -4,9 +4,10 @@ Reads Dagster only; the lake is not listed, so a look each second costs the same
 or backfill is passed over; failing ticks give at most one line a minute per topic.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import cache, partial
 from itertools import chain
 
 import dagster as dg
@@ -35,17 +36,16 @@ class FailedSince:
         self._instance, self._from = instance, since
         self._began = (since - _OVERLAP).timestamp()
         self._seen = set[str]()
-        self._given_up, _ = read_failed_backfills(instance, (), None)
+        self._given_up, _ = read_failed_backfills(instance, list, None)
 
     def read(self, now: datetime) -> list[str]:
         """Return a line for each: of a run its topic or job, its first reason, and how many more reasons it has."""
         lines, found = list[str](), RunsFilter(statuses=[DagsterRunStatus.FAILURE], updated_after=self._from)
-        topics = [Topic(key.path[-1], Policy()) for key in self._instance.get_asset_keys(prefix=["raw"])]
+        topics = cache(partial(_read_topics, self._instance))  # only where something has failed
         for record in reversed(self._instance.get_run_records(found)):
             run, updated = record.dagster_run, record.update_timestamp.replace(tzinfo=UTC)
-            whose = _find_whose(run, topics)
             is_news = (record.end_time or now.timestamp()) >= self._began  # a tag written later makes no run news
-            if whose and is_news and run.run_id not in self._seen:
+            if is_news and run.run_id not in self._seen and (whose := _find_whose(run, topics())):
                 lines.append(f"run {run.run_id[:8]} of {whose} failed{self._why(run)}")
             self._seen.add(run.run_id)
             self._from = max(self._from, min(updated - _OVERLAP, now))
@@ -60,6 +60,11 @@ class FailedSince:
         return f"{more}: {first}"
 
 
+def _read_topics(instance: dg.DagsterInstance) -> list[Topic]:
+    """Read the topics that Dagster has a raw asset of, by their names alone."""
+    return [Topic(key.path[-1], Policy()) for key in instance.get_asset_keys(prefix=["raw"])]
+
+
 def _find_whose(run: DagsterRun, topics: Sequence[Topic]) -> str:
     """Return the topic of a run, `land_pending` for a run of all topics, and nothing for any other."""
     duties = ((each.name, duty) for each in topics for duty in (each.landing, each.decoding, each.upserting))
@@ -68,9 +73,9 @@ def _find_whose(run: DagsterRun, topics: Sequence[Topic]) -> str:
 
 
 def read_failed_backfills(
-    instance: dg.DagsterInstance, topics: Sequence[Topic], known: Collection[str] | None
+    instance: dg.DagsterInstance, topics: Callable[[], Sequence[Topic]], known: Collection[str] | None
 ) -> tuple[list[str], list[str]]:
-    """Read the ids of all backfills that Dagster has given up, and a text on each of these topics' that is not `known`.
+    """Read the ids of all backfills that Dagster has given up, and a text on each of some topics' that is not `known`.
 
     Its daemon does so at an error of its own, with ranges left of which it has asked for no run: no failed run tells of these.
     Without `known` none is told, as nobody has looked before.
@@ -78,7 +83,7 @@ def read_failed_backfills(
     chosen = BulkActionsFilter(statuses=[BulkActionStatus.FAILED])
     if known is not None and instance.get_backfills_count(chosen) == len(known):
         return [*known], []
-    names, found, texts = {key: each.name for each in topics for key in each.asset_keys}, list[str](), list[str]()
+    names, found, texts = {key: each.name for each in topics() for key in each.asset_keys}, list[str](), list[str]()
     for backfill in instance.get_backfills(chosen):
         found.append(backfill.backfill_id)
         whose = sorted({names[key] for key in backfill.asset_selection or () if key in names})
@@ -162,8 +167,8 @@ class LandedSince:
             self._seen = page[-1].storage_id
             for event in filter(None, (record.asset_materialization for record in page)):
                 outcome, value, (*kind, topic) = event.metadata.get("outcome"), event.metadata.get("rows"), event.asset_key.path
-                is_ours = kind == ["raw"] and isinstance(outcome, dg.TextMetadataValue)
-                if outcome is not None and is_ours and outcome.value in NEWLY_LANDED:  # else it was there, or a person says so
+                # of other assets anybody may report anything; another outcome is of a range that was there
+                if kind == ["raw"] and isinstance(outcome, dg.TextMetadataValue) and outcome.value in NEWLY_LANDED:
                     count = found.get(topic, LandedCount())
                     rows = value.value if isinstance(value, dg.IntMetadataValue) and value.value else 0
                     found[topic] = LandedCount(count.ranges + 1, count.rows + rows)

@@ -36,6 +36,7 @@ from ...orchestration.home.dagster_server import (
     DagsterServer,
     DagsterUnavailable,
 )
+from ...orchestration.home.dead_runs import UNDER_WAY
 from ...orchestration.home.project import find_other_config, make_home, write_env
 from ...resources import Adapters
 from ...topic_files import load_topics
@@ -45,7 +46,6 @@ from .engine import stopping_engine
 
 LOOKS_EVERY_SECONDS = 1.0
 RELOAD_EVERY_SECONDS = 60.0
-_AT_WORK = [dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
 ALARM_SECONDS = 60.0  # between tries to deliver an alert
 ALARM_TRIES = 60
 _HANGS = "Dagster's code server does not answer, so nothing is planned or landed; one that goes on so is ended and started anew"
@@ -225,9 +225,9 @@ def _alarm(text: str, adapters: Adapters, style: str = "red") -> threading.Event
 
 
 def _is_idle(instance: dg.DagsterInstance) -> bool:
-    """Return whether certainly no run is at work."""
+    """Return whether certainly no run is at work, or about to be."""
     with suppress(SQLAlchemyError):
-        return not instance.get_runs_count(dg.RunsFilter(statuses=_AT_WORK))
+        return not instance.get_runs_count(dg.RunsFilter(statuses=UNDER_WAY))
     return False
 
 

@@ -42,6 +42,11 @@ def plain(value: Any) -> Any:
     return value
 
 
+def compact(value: Any) -> str:
+    """Return a value of a document as one line of JSON, as tags have it; the same value gives the same text."""
+    return json.dumps(plain(value), separators=(",", ":"), sort_keys=True)
+
+
 def read_plain(kind: type[T], value: Any) -> T:
     """Return what `plain` gave of a value of this type; raise one of `UNREADABLE` for anything else."""
     reader: Any = _reader
@@ -55,7 +60,7 @@ def _reader(kind: Any) -> Callable[[Any], Any]:
     of, inner = get_origin(kind), get_args(kind)
     if NoneType in inner:
         own = next(each for each in inner if each is not NoneType)
-        read = _integer if own is int else _reader(own)
+        read = partial(_checked, int) if own is int else _reader(own)
         return lambda value: None if value is None else read(value)
     if is_dataclass(kind):
         return parse_key if kind is OffsetRange else _object_reader(kind)
@@ -90,10 +95,6 @@ def _checked(kind: type[T], value: Any) -> T:
     return value
 
 
-def _integer(value: Any) -> int:
-    return _checked(int, value)
-
-
 def _whole(value: Any) -> int:
     if type(value) is not int or value < 0:
         raise ValueError(f"expected a whole number, found {value!r}")
@@ -101,7 +102,7 @@ def _whole(value: Any) -> int:
 
 
 def _number(value: Any) -> float:
-    return value if type(value) is float else _integer(value)
+    return value if type(value) is float else _checked(int, value)
 
 
 def place_text(place: Place) -> str:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from ..errors import BrokenTable, cause_of
-from ..log.document import UNREADABLE, plain, read_plain
+from ..log.document import UNREADABLE, compact, read_plain
 from ..log.manifest import StagedFile
 from ..offsets import OffsetRange, Place, parse_key
 from .compaction import Group, choose_files, grown, weight_of
@@ -66,7 +66,7 @@ class Contents:
 
     def to_json(self) -> bytes:
         """Encode it as the document of a compacted file; the same contents give the same bytes."""
-        return json.dumps(plain(self), separators=(",", ":"), sort_keys=True).encode()
+        return compact(self).encode()
 
 
 def merge(contents: Iterable[Contents]) -> Contents:
@@ -108,7 +108,7 @@ class Packed:
 
     def to_json(self) -> str:
         """Encode it as a tag."""
-        return json.dumps(plain(self), separators=(",", ":"), sort_keys=True)
+        return compact(self)
 
 
 def pack(contents: Contents) -> Packed:

@@ -4,14 +4,13 @@ Derived from the landed file alone, so it can be made again at any time. Invaria
 the landed range, each row in one of them; with its holes and losses the equation of the range holds.
 """
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Self
 
 from ..log.coverage import Coverage
-from ..log.document import plain
+from ..log.document import compact
 from ..log.manifest import Manifest, Provenance, StagedFile
 from ..offsets import OffsetRange, Stretches, find_misplaced, merge_intervals
 
@@ -86,7 +85,7 @@ class Decoding:
 
     def to_json(self) -> str:
         """Encode it; the same decoding gives the same text."""
-        return json.dumps(plain(self), separators=(",", ":"), sort_keys=True)
+        return compact(self)
 
 
 def of_nothing(manifest: Manifest) -> Decoding:

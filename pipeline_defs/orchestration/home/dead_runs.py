@@ -16,7 +16,7 @@ from .launcher import LockingRunLauncher
 from .run_locks import FOLDER, forget_run, list_locked
 
 UNLAUNCHED_SECONDS = 15.0  # a run that lives is submitted within moments of its creation, and launched of its dequeueing
-_UNDER_WAY = [DagsterRunStatus.NOT_STARTED, DagsterRunStatus.STARTING, DagsterRunStatus.STARTED, DagsterRunStatus.CANCELING]
+UNDER_WAY = [DagsterRunStatus.NOT_STARTED, DagsterRunStatus.STARTING, DagsterRunStatus.STARTED, DagsterRunStatus.CANCELING]
 
 
 def end_dead_runs(instance: dg.DagsterInstance, now_ms: int) -> list[str]:
@@ -26,7 +26,7 @@ def end_dead_runs(instance: dg.DagsterInstance, now_ms: int) -> list[str]:
         return []  # its runs leave no locks here
     dead = []
     with hold(Path(instance.root_directory) / FOLDER):  # several ticks at once would each end it, and tell of it
-        for record in instance.get_run_records(RunsFilter(statuses=_UNDER_WAY)):
+        for record in instance.get_run_records(RunsFilter(statuses=UNDER_WAY)):
             run = record.dagster_run
             reason = _never_launched(record, instance, now_ms)
             if reason is None:
