@@ -1,6 +1,7 @@
 """Documents of the lake: each reads back as it was written, a bad one is one error; any frontier leads to the whole history."""
 
 import json
+import math
 import os
 import random
 from dataclasses import replace
@@ -94,8 +95,9 @@ def test_a_document_without_one_of_its_facts_is_broken(name: str, key: str) -> N
 
 
 PLACE = {"generation": 0, "partition": 0}
+LINEAGE = json.loads(DOCUMENTS["manifest"].to_json())["provenance"]
 LINK = {"kind": "range", "offsets": "0-0-1", "cause": ""}
-NO_NUMBERS = ["7", 7.0, -7, True, None, []]
+NO_NUMBERS = ["7", 7.0, -7, True, None, [], 1 << 64]
 WRONG: list[tuple[str, dict[str, Any]]] = [
     *(("plan step", {key: wrong}) for key in ("seq", "generation", "planned_at_ms") for wrong in NO_NUMBERS),
     *(("plan step", {"heads": {"0": [wrong, 0, None]}}) for wrong in NO_NUMBERS),
@@ -115,6 +117,7 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
     ("manifest", {"format": 0}),
     ("manifest", {"unheard_of": 1}),
     *(("manifest", {"revision": wrong}) for wrong in NO_NUMBERS),
+    *(("manifest", {"provenance": {**LINEAGE, "seconds": wrong}}) for wrong in ("7", True, None, math.nan, math.inf)),
 ]
 
 

@@ -219,7 +219,8 @@ def test_a_backfill_that_dagster_gave_up_is_told_once(instance: dg.DagsterInstan
 @pytest.mark.parametrize("reason", [None, "its host is gone"])
 def test_a_run_whose_process_was_killed_is_told_in_our_words(instance: dg.DagsterInstance, reason: str | None) -> None:
     """Dagster's own say nothing of what comes next; a reason that somebody gave is told as it is."""
-    expected = reason or "its process was killed; what it left undone is asked for again"
+    left = "what it left undone is asked for again, but for claims of at_most_once, which are abandoned"
+    expected = reason or f"its process was killed; {left}"
     failed = failed_since(instance, ORDERS)
     run = instance.create_run_for_job(dg.job(name=ORDERS.landing.job)(lambda: None), status=dg.DagsterRunStatus.STARTED)
     instance.report_run_failed(run, reason)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass
 from enum import EnumType
 from functools import cache, partial
+from math import isfinite
 from types import NoneType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
@@ -96,13 +97,15 @@ def _checked(kind: type[T], value: Any) -> T:
 
 
 def _whole(value: Any) -> int:
-    if type(value) is not int or value < 0:
-        raise ValueError(f"expected a whole number, found {value!r}")
+    if type(value) is not int or not 0 <= value < 1 << 64:
+        raise ValueError(f"expected a whole number of 64 bits, found {value!r}")
     return value
 
 
 def _number(value: Any) -> float:
-    return value if type(value) is float else _checked(int, value)
+    if not isfinite(found := value if type(value) is float else _checked(int, value)):
+        raise ValueError(f"expected a number, found {found!r}")
+    return found
 
 
 def place_text(place: Place) -> str:

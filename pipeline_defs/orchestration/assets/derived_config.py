@@ -137,7 +137,9 @@ class SideConfig(YamlModel):
         schema = self.inline_schema
         if self.schema_file is not None:
             if schema is not None:
-                raise BadSetting(f"{where} has inline_schema and schema_file, expected one of them; nothing was decoded")
+                raise BadSetting(
+                    f"{where} has inline_schema and schema_file, expected one of them; nothing was decoded; delete one"
+                )
             path = project / self.schema_file
             try:
                 if not path.resolve().is_relative_to(project.resolve()):

@@ -23,7 +23,6 @@ from typing import Any, Self
 import yaml
 from dagster import DagsterRunStatus
 from dagster._core.storage.dagster_run import FINISHED_STATUSES
-from dagster_graphql import DagsterGraphQLClient
 
 from ...adapters.system.locks import START_LOCK, Holder, try_start_lock
 from ...adapters.system.processes import Process, is_stopped, spawn_process, wait_for
@@ -49,6 +48,12 @@ _LOCATIONS = """
 UNANSWERED = "_InactiveRpcError"  # of gRPC: the code server hangs, or is just being started
 _INSTANCE = "{ instance { info } }"
 _RELOAD = "mutation { reloadWorkspace { __typename } }"
+_LAUNCH = """
+mutation { launchRun(executionParams: { selector: { jobName: "%s", repositoryName: "__repository__",
+  repositoryLocationName: "offsetlake" } }) { __typename ... on LaunchRunSuccess { run { runId } } } }
+"""
+_STATUS = '{ runOrError(runId: "%s") { ... on Run { status } } }'
+_ENDED = {each.value for each in FINISHED_STATUSES}
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy of the environment does not know this machine
 MOST_REVIVALS, REVIVAL_SECONDS = 3, 600.0  # what ends more often is hardly mended by another start
 LOOKS_WITHOUT, ASKED_EVERY = 5, 30  # of `up`, one a second
@@ -264,11 +269,17 @@ class DagsterServer:
 
     def run_job(self, job: str) -> tuple[str, bool]:
         """Run a job and wait for its end; return the run's id and whether it succeeded."""
-        client = DagsterGraphQLClient("127.0.0.1", port_number=self.port)
-        run_id = client.submit_job_execution(job, repository_location_name="offsetlake")
-        if not wait_for(lambda: client.get_run_status(run_id) in FINISHED_STATUSES, RUN_SECONDS, _POLL_SECONDS):
+        launched = self._ask(_LAUNCH % job)["launchRun"]
+        if "run" not in launched:
+            raise DagsterUnavailable(f"{job} was not launched: {launched['__typename']}; the log is {self.log}")
+        run_id = launched["run"]["runId"]
+
+        def read_status() -> str:
+            return str(self._ask(_STATUS % run_id)["runOrError"]["status"])
+
+        if not wait_for(lambda: read_status() in _ENDED, RUN_SECONDS, _POLL_SECONDS):
             raise DagsterUnavailable(f"run {run_id} of {job} did not end within {RUN_SECONDS} s; its log is at {self.url}")
-        return run_id, client.get_run_status(run_id) is DagsterRunStatus.SUCCESS
+        return run_id, read_status() == DagsterRunStatus.SUCCESS.value
 
     def _serve(self, port: int) -> None:
         """Start Dagster at a port and wait until it answers; try once more where it ends. Where that fails nothing is left."""

@@ -252,7 +252,8 @@ def read_selected(instance: dg.DagsterInstance, duty: Duty, order: Order) -> set
     return {offsets for offsets in found if offsets is not None}
 
 
-_ENDED = "its process was told to end; what it left undone is asked for again"
+_LEFT = "what it left undone is asked for again, but for claims of at_most_once, which are abandoned"
+_ENDED = f"its process was told to end; {_LEFT}"
 _NOT_STARTED = (  # Dagster's words
     "Could not load job definition",
     "Error while loading environment variables",
@@ -261,7 +262,7 @@ _NOT_STARTED = (  # Dagster's words
 _WORDS = {  # in place of Dagster's own, which say nothing of what comes next
     "DagsterExecutionInterruptedError": _ENDED,
     "Execution was interrupted unexpectedly": _ENDED,
-    "marked as failed from outside": "its process was killed; what it left undone is asked for again",
+    "marked as failed from outside": f"its process was killed; {_LEFT}",
     "seconds to start": "this machine is too busy to start it in time; it is tried again",
     "The sensor tick timed out": (
         "a tick took longer than Dagster allows: this machine is busy; the next one goes on; where it lasts, set "
