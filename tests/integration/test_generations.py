@@ -51,12 +51,21 @@ def take_sent(world: World, generation: int) -> list[Identity]:
     return rows
 
 
-@pytest.fixture
-def own_broker(settings: Settings, tmp_path: Path) -> Iterator[Callable[..., str]]:
-    """Start a broker of this test alone, or the same again; return where it is, and stop it at the end."""
-    folder, jars = tmp_path / "broker", resolve_jars("broker", settings.jars)
-    yield lambda **how: start_broker(folder, jars=jars, **how).bootstrap_servers
-    stop_broker(folder)
+@pytest.fixture(scope="module")
+def broker_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("own") / "broker"
+
+
+@pytest.fixture(scope="module")
+def own_broker(settings: Settings, broker_folder: Path) -> Iterator[Callable[[], str]]:
+    """Start a cluster of its own, or the same again; return where it is, and stop it at the end.
+
+    As those before 3.6 it asks no coordinator what is in a transaction (KIP-890).
+    """
+    jars, old = resolve_jars("broker", settings.jars), {"transaction.partition.verification.enable": "false"}
+    options = ["-Xmx384m"]
+    yield lambda: start_broker(broker_folder, jars=jars, properties=old, java_options=options).bootstrap_servers
+    stop_broker(broker_folder)
 
 
 @pytest.mark.parametrize("count", [60, 300], ids=["fewer", "more"])
@@ -139,7 +148,9 @@ def test_a_topic_recreated_in_a_look_is_one_generation_more_and_no_loss(world: W
     world.assert_proven()
 
 
-def test_a_truncated_log_lands_as_a_new_generation(settings: Settings, own_broker: Callable[..., str], tmp_path: Path) -> None:
+def test_a_truncated_log_lands_as_a_new_generation(
+    settings: Settings, own_broker: Callable[[], str], broker_folder: Path, tmp_path: Path
+) -> None:
     """[R-9] As after an unclean leader election; also where the log has grown beyond what was planned before anybody looks."""
     own = dataclasses.replace(settings, bootstrap_servers=own_broker())
     with World(own, tmp_path / "a", "shorter") as shorter, World(own, tmp_path / "b", "longer-again") as longer:
@@ -150,9 +161,9 @@ def test_a_truncated_log_lands_as_a_new_generation(settings: Settings, own_broke
             world.plan_and_land()
             landed[world.name] = world.adapters.kafka().read_ids(world.name).topic_id, take_sent(world, 0)
             world.adapters.kafka().close()
-        stop_broker(tmp_path / "broker")
+        stop_broker(broker_folder)
         for name in landed:
-            last = max((tmp_path / "broker/data" / f"{name}-0").glob("*.log"))
+            last = max((broker_folder / "data" / f"{name}-0").glob("*.log"))
             for file in last.parent.glob(f"{last.stem}.*"):
                 file.unlink()
         own_broker()
@@ -170,7 +181,7 @@ def test_a_truncated_log_lands_as_a_new_generation(settings: Settings, own_broke
             world.assert_proven()
 
 
-def test_another_cluster_is_refused_until_named(settings: Settings, own_broker: Callable[..., str], tmp_path: Path) -> None:
+def test_another_cluster_is_refused_until_named(settings: Settings, own_broker: Callable[[], str], tmp_path: Path) -> None:
     """[R-9] `bootstrap_servers` names the wrong cluster for a while: nothing of its topic lands, and it ends when corrected."""
     moved = dataclasses.replace(settings, bootstrap_servers=own_broker())
     with World(settings, tmp_path / "a", "moving") as world, World(moved, tmp_path / "a", "moving") as there:
@@ -320,10 +331,9 @@ def test_the_sensor_names_a_transaction_that_is_open_for_longer_than_max_age(wor
 
 
 @pytest.fixture
-def careless(settings: Settings, own_broker: Callable[..., str], tmp_path: Path) -> Iterator[World]:
-    """A world on a broker that, as those before 3.6, asks no coordinator what is in a transaction (KIP-890)."""
-    servers = own_broker(properties={"transaction.partition.verification.enable": "false"}, java_options=["-Xmx384m"])
-    with World(dataclasses.replace(settings, bootstrap_servers=servers), tmp_path, "careless") as fresh:
+def careless(settings: Settings, own_broker: Callable[[], str], tmp_path: Path) -> Iterator[World]:
+    """A world on a broker that asks no coordinator what is in a transaction."""
+    with World(dataclasses.replace(settings, bootstrap_servers=own_broker()), tmp_path, "careless") as fresh:
         yield fresh
 
 
