@@ -334,19 +334,14 @@ def time_of(world: World, run_id: str, words: str) -> float:
     return next(event.timestamp for event in world.instance.all_logs(run_id) if words in event.user_message)
 
 
-def kafka_consumer_groups(world: World, *arguments: str) -> str:
-    """Run what `kafka-consumer-groups.sh` runs, out of the broker's jars, on the topic's group; return what it prints."""
+def lag_by_tool(world: World) -> dict[int, tuple[str, str, str]]:
+    """Run what `kafka-consumer-groups.sh` runs, out of the broker's jars; return CURRENT-OFFSET, LOG-END-OFFSET and LAG."""
     jars = os.pathsep.join(map(str, resolve_jars("broker", world.settings.jars)))
     tool = [find_java(), QUICK_JVM, "-cp", jars, "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"]
-    command = [*tool, "--bootstrap-server", str(world.settings.bootstrap_servers), "--group", world.topic.group]
-    done = subprocess.run([*command, *arguments], capture_output=True, text=True, check=False, timeout=60)
+    command = [*tool, "--bootstrap-server", str(world.settings.bootstrap_servers), "--group", world.topic.group, "--describe"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
-def lag_by_tool(world: World) -> dict[int, tuple[str, str, str]]:
-    """Return what the tool shows per Kafka partition: CURRENT-OFFSET, LOG-END-OFFSET, LAG."""
-    header, *lines = [line.split() for line in kafka_consumer_groups(world, "--describe").splitlines() if line.strip()]
+    header, *lines = [line.split() for line in done.stdout.splitlines() if line.strip()]
     rows = [dict(zip(header, line, strict=False)) for line in lines]
     assert all(row["TOPIC"] == world.name for row in rows)
     return {int(row["PARTITION"]): (row["CURRENT-OFFSET"], row["LOG-END-OFFSET"], row["LAG"]) for row in rows}
@@ -399,19 +394,21 @@ def test_kafkas_own_tool_shows_what_is_landed_as_lag(world: World) -> None:
 
 
 def test_moving_or_deleting_the_group_changes_nothing_that_is_landed(world: World) -> None:
-    """[R-59] By Kafka's own tool: the lake stays as it is, the next tick asks for no more, the next run puts it right."""
-    move = ("--reset-offsets", "--to-offset", "7", "--topic", world.name, "--execute")
+    """[R-59] The lake stays as it is, the next tick asks for no more, the next run puts it right."""
     fill(world)
     land(world)
     world.tick()
-    for harm, harmed, more in ((move, {0: 7, 1: 7}, "1-20-30"), (("--delete",), {}, "1-30-40")):
+    for harmed, more in (({0: 7, 1: 7}, "1-20-30"), ({}, "1-30-40")):
         before = world.files()
-        kafka_consumer_groups(world, *harm)
+        if harmed:
+            world.adapters.kafka(world.topic).move_group(world.name, harmed, world.topic.group)
+        else:
+            world.operations.delete_group(world.topic.group)
         assert group(world) == harmed, "the fault"
         tick = world.tick()
-        assert (tick.due, tick.planned, tick.pending) == ((), 0, 0), harm
+        assert (tick.due, tick.planned, tick.pending) == ((), 0, 0), harmed
         world.assert_all_landed_once()
-        assert world.files() == before, harm
+        assert world.files() == before, harmed
         world.send_numbered(10, 1)
         world.plan()
         assert [offsets.key for offsets in world.pending] == [more]
