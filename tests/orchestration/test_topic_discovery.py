@@ -253,12 +253,13 @@ def test_what_fails_to_load_waits(world: World, asked: list[object], tmp_path: P
         assert why_not.called and asked.pop(), "after a while: the reason may have been another"
     assert discovery.files is not None
     discovery = Discovery(dataclasses.replace(discovery.files, stamps=read_stamps(defs)))
-    (defs / "__init__.py").write_text("def half(again")
-    assert look().startswith(said) and not asked
+    (defs / "__init__.py").write_text("HALF = 1")
+    with monkeypatch.context() as patched:
+        patched.setattr(topic_discovery, "find_why_not", lambda project: "mend them first: again")
+        assert look().startswith(said) and not asked
     with monkeypatch.context() as slow:
         slow.setattr(topic_discovery, "LOAD_SECONDS", 0.0)
         assert "this machine is busy, or one of them hangs; it is tried again" in find_why_not(project)
-    (defs / "__init__.py").write_text("HALF = 1")
     with monkeypatch.context() as patched:
         patched.setenv("OFFSETLAKE_LANES", "1")  # as the code server that asks has it, of `.env` as it was
         assert find_why_not(project) == "", "the control"
