@@ -458,15 +458,6 @@ def test_loss_is_recorded_whatever_the_budget() -> None:
     assert [link.kind for link in step.links] == [LinkKind.LOST] * 5 + [LinkKind.RANGE]
 
 
-@given(st.permutations(range(5)))
-def test_the_partition_whose_record_has_waited_longest_goes_first(ages: list[int]) -> None:
-    """With a budget of one, the oldest record is the one that retention takes next."""
-    log_state = LogState(1, 0, "id-0", {p: Head(0, 0) for p in range(5)})
-    marks = {p: PartitionState(Watermarks(0, 10), EPOCH_MS - 1000 * age) for p, age in enumerate(ages)}
-    step = decide(log_state, TopicState(TOPIC, "id-0", marks), Policy(records_per_range=10, budget=1), EPOCH_MS)
-    assert [o.partition for o in step.ranges] == [ages.index(4)]
-
-
 @given(st.lists(st.sampled_from(["now", "past", "future", "none"]), min_size=2, max_size=6))
 def test_no_partition_is_starved_whatever_the_timestamps_of_the_others(kinds: list[strategies.Kind]) -> None:
     """[R-56] With a budget of one and a record everywhere at each tick, each partition has its turn."""
