@@ -222,16 +222,6 @@ def test_a_range_that_ends_each_run_keeps_no_other_waiting(world: World, other: 
     assert not other.pending
 
 
-def test_a_slow_tick_leaves_topics_to_the_next(world: World, other: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """[R-30] Dagster gives a tick up after a minute, and what it would ask for is lost; the next one begins with the others."""
-    for each in (world, other):
-        each.fill(100)
-    monkeypatch.setattr(pulse, "PLAN_SECONDS", -1.0)
-    for planned in ([world], [world, other]):
-        assert is_asked(world, other.topic)
-        assert [each for each in (world, other) if each.coverage.log.ranges] == planned
-
-
 def test_ticks_wait_for_one_another_unless_one_hangs(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-30] One that Dagster has given up goes on; beside it others would each make all of them slower."""
     world.fill(100)
