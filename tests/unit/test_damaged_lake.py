@@ -557,13 +557,14 @@ def test_a_run_at_any_of_its_steps_is_no_alarm(tmp_path: Path, mode: str, delive
 def test_what_is_published_while_the_lake_is_listed_is_no_alarm(tmp_path: Path, mode: str) -> None:
     """[R-37] A whole run passes between the listing of `data/`, or of the table's log, and any later call of an audit."""
     for check in (check_tiling, check_published, check_table):
+        begun = SmallWorld(tmp_path / check.__name__, "disk", records=6, grid=3)
+        begun.has_raw_table = check is check_table
+        if mode == "replace":
+            begun.land()
+            begun.compact()
+            begun.kafka.compact(100)
         for at in range(40):
-            world = SmallWorld(tmp_path / f"{check.__name__}-{at}", "disk", records=6, grid=3)
-            world.has_raw_table = check is check_table
-            if mode == "replace":
-                world.land()
-                world.compact()
-                world.kafka.compact(100)
+            world = begun.copied(tmp_path / f"{check.__name__}-{at}")
 
             def run(number: int, world: SmallWorld = world, at: int = at) -> None:
                 if number == at:
@@ -579,12 +580,11 @@ def test_what_is_published_while_the_lake_is_listed_is_no_alarm(tmp_path: Path, 
 @pytest.mark.usefixtures("watched")
 def test_what_lands_without_end_while_the_table_is_audited_is_no_alarm(tmp_path: Path) -> None:
     """[R-37] A run passes before each call: the version that is read later has ranges of which nothing else was read."""
-    passed = []
+    begun, passed = SmallWorld(tmp_path / "begun", "disk", records=6, grid=3), []
+    begun.has_raw_table = True
+    begun.land()
     for at in range(12):
-        world = SmallWorld(tmp_path / str(at), "disk", records=6, grid=3)
-        world.has_raw_table = True
-        world.land()
-        versions = []
+        world, versions = begun.copied(tmp_path / str(at)), []
 
         def run(number: int, world: SmallWorld = world, at: int = at, versions: list[int] = versions) -> None:
             if at <= number < at + 12:
