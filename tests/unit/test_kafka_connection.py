@@ -241,7 +241,7 @@ READS: dict[str, Callable[[Kafka], object]] = {
 def test_a_kafka_partition_that_nobody_leads_hides_no_other(is_glanced: bool) -> None:
     """[R-4] A topic of which nobody leads any is refused at once, where a tick looks at all topics."""
     for leaders, seen in (({0: 0, 1: -1}, {0: Watermarks(0, 0)}), ({0: -1, 1: -1}, None)):
-        kafka = kafka_of(LaggingAdmin({0: OLD}, leaders), seconds=2)
+        kafka = kafka_of(LaggingAdmin({0: OLD}, leaders))
         with kafka.glancing(["orders"]) if is_glanced else nullcontext():
             if seen is None:
                 for ask in (kafka.read_ids, partial(kafka.observe, isolation_level="read_committed")):
