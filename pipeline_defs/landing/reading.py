@@ -51,7 +51,7 @@ def split_readable(work: Work, ranges: Sequence[OffsetRange]) -> tuple[list[Verd
         reading, reason = _readable_or_reason(work, offsets, marks, is_current=is_current)
         if is_current and offsets.partition in seen.leaderless:
             where = offsets.text(work.topic)
-            reason = f"range {where}: no broker leads its Kafka partition; nothing was written; start one that has it"
+            reason = f"range {where}: no broker that answers us leads its partition; nothing was written; start one that has it"
         manifest, is_landed = work.coverage.manifests.get(offsets), work.coverage.is_landed(offsets)
         is_gone = not is_current or (marks is not None and offsets.start < marks.earliest)  # for good, not for want of a leader
         may_leave = is_gone and not is_landed and work.attempt.on_change != "replace"

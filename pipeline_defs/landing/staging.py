@@ -116,7 +116,7 @@ def _read_part(file: File, expected: Sequence[str], staging: Staging) -> tuple[s
         part = staging.read_part(file)
         if part is None:
             return None
-        with told_if_gone(str(file)), parquet.told_if_damaged(f"staged file {file}"):
+        with told_if_gone(str(file)), parquet.told_if_damaged(f"staged file {file}", parquet.STAGED):
             return expected[0] if len(expected) == 1 else ",".join(parquet.read_topics(file)), part
     except (StagedFileGone, DamagedFile) as error:
         return str(error)
@@ -184,7 +184,7 @@ def staged_name(topic: str, offsets: OffsetRange) -> str:
 
 def _facts(part: parquet.PartFile, name: str, staging: Staging) -> tuple[StagedFile, Stretches]:
     file = staging.settle(part, name)
-    with told_if_gone(file.path), parquet.told_if_damaged(f"staged file {file.path}"):
+    with told_if_gone(file.path), parquet.told_if_damaged(f"staged file {file.path}", parquet.STAGED):
         return file, parquet.read_stretches(part.path)
 
 

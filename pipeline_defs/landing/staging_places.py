@@ -82,7 +82,7 @@ class LocalStaging:
 
     def read_part(self, file: File) -> parquet.PartFile | None:
         """Read the footer of a file; none where it has no rows. Raise `DamagedFile` for one that is torn or was changed."""
-        with told_if_gone(str(file)), parquet.told_if_damaged(f"staged file {file}"):
+        with told_if_gone(str(file)), parquet.told_if_damaged(f"staged file {file}", parquet.STAGED):
             return parquet.read_part(file)
 
     def settle(self, part: parquet.PartFile, name: str) -> StagedFile:
@@ -93,7 +93,7 @@ class LocalStaging:
         assert isinstance(part.path, Path)
         path = self.lake.store.path_of(part.path) or f"staging/{self.attempt}/{name}.parquet"
         explained = self.lake.store.explained("write", path)
-        with told_if_gone(path), explained, parquet.told_if_damaged(f"staged file {path}"):
+        with told_if_gone(path), explained, parquet.told_if_damaged(f"staged file {path}", parquet.STAGED):
             canonicalize(part.path)
             return parquet.staged_file(part, path)
 
@@ -194,7 +194,7 @@ class RemoteStaging:
                 f"{file} has {file.bytes} bytes, and Spark has read {found} there: it was changed meanwhile; nothing "
                 "became visible; the next run reads its range again"
             )
-        with told_if_gone(str(file)), parquet.told_if_damaged(f"staged object {file}"):
+        with told_if_gone(str(file)), parquet.told_if_damaged(f"staged object {file}", parquet.STAGED):
             return parquet.read_part(file)
 
     def settle(self, part: parquet.PartFile, name: str) -> StagedFile:  # noqa: ARG002 (it has its name already)

@@ -140,7 +140,7 @@ def test_what_is_wrong_with_a_topic_or_a_partition_of_it_hides_no_other(world: W
         found = {each["topic"]: each for each, _ in read_statuses(topics, world.adapters, world.instance)}
         now = found[world.name]
         assert [(row["landed_offset"], row["lag"]) for row in now["partitions"]] == [(30, 7), (20, None)] and now["lag"] == 7
-        assert f"{world.name}/1: no broker leads it" in now["next_action"]
+        assert f"{world.name}/1: no broker that answers us leads it" in now["next_action"]
         assert found[other.name]["kind"] == "broker_refuses"
         text = metrics_text(read_metrics(topics, world.adapters, world.instance))
         ups = {line.rpartition(" ")[0]: line[-3:] for line in text.splitlines() if line.startswith("offsetlake_up{")}

@@ -36,10 +36,11 @@ from pipeline_defs.orchestration.home.daemons import FOLDER
 from pipeline_defs.orchestration.home.dagster_home import open_instance
 from pipeline_defs.orchestration.pulse import pulse, pulse_run
 from pipeline_defs.orchestration.pulse.pulse import LOCATION_TAG, build_pulse
+from pipeline_defs.orchestration.runs.ledger import accept_loss
 from pipeline_defs.orchestration.runs.moments import time_text
 from pipeline_defs.orchestration.runs.progress import check_progress, read_progress
 from pipeline_defs.orchestration.runs.siblings import BACKFILL_TAG
-from pipeline_defs.orchestration.runs.tries import read_tries, trying
+from pipeline_defs.orchestration.runs.tries import read_all_tries, read_tries, trying
 from pipeline_defs.resources import Adapters
 from pipeline_defs.topics import DID, DID_TAG, LAND_PENDING, LANE_TAG, PROGRESS
 from tests.integration.test_decoding import configure, event
@@ -264,6 +265,28 @@ def test_a_range_that_fails_is_red_in_dagster_and_tried_again_later(world: World
     assert is_asked(world)
     run_pulse(world)
     assert next(iter(read_tries(world.instance, world.topic.landing).tried.values())).attempts == 2
+
+
+def test_what_fails_and_is_landed_later_in_the_run_does_not_fail_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[R-30] A run is red only for what it leaves undone; `test_a_range_that_fails_is_red_in_dagster...` is the control."""
+    world.later(0)
+    world.fill(100, 100)
+    world.tick()
+    world.delete_records(0, 40)
+
+    def accept(step: str, **fields: Any) -> None:
+        if step == "failed":
+            accept_loss(world.topic, fields["key"], world.adapters, "ada")
+
+    def look_later(*asked: Any) -> Any:
+        world.later(11_000)
+        return read_all_tries(*asked)
+
+    world.adapters.watch_step = Mock(side_effect=accept)
+    monkeypatch.setattr(pulse_run, "read_all_tries", look_later)
+    result = run_pulse(world)
+    assert ("failed", {"key": "0-0-100"}) in [(each.args[0], each.kwargs) for each in world.adapters.watch_step.call_args_list]
+    assert result.success and not world.pending
 
 
 @pytest.mark.parametrize("order", ["oldest_first", "newest_first"])

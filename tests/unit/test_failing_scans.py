@@ -189,7 +189,7 @@ def test_a_range_that_nobody_leads_takes_no_other_along(tmp_path: Path) -> None:
 
     (failed,) = [each for offsets, each in land_both().items() if offsets != led]
     assert failed.violations == (
-        "range a/0 [0, 4): no broker leads its Kafka partition; nothing was written; start one that has it",
+        "range a/0 [0, 4): no broker that answers us leads its partition; nothing was written; start one that has it",
     )
     assert again(lake).coverage("a").pending() == [failed.offsets]
     kafka.elect()

@@ -36,11 +36,19 @@ from kafka.record.memory_records import MemoryRecordsBuilder
 from kafka.record.util import encode_varint
 from kafka.structs import OffsetAndTimestamp
 
-from pipeline_defs.adapters.kafka import kafka_connection, producer
+from pipeline_defs.adapters.kafka import kafka_connection, kafka_glance, producer
 from pipeline_defs.adapters.kafka.access import OPEN, Access
 from pipeline_defs.adapters.kafka.kafka import Kafka
 from pipeline_defs.adapters.kafka.kafka_connection import Connection
-from pipeline_defs.adapters.kafka.kafka_glance import ISOLATION, Description, Glance, Observation, TopicGlance, look_at
+from pipeline_defs.adapters.kafka.kafka_glance import (
+    ISOLATION,
+    Description,
+    Glance,
+    Observation,
+    SilentBrokers,
+    TopicGlance,
+    look_at,
+)
 from pipeline_defs.adapters.kafka.kafka_knock import knock
 from pipeline_defs.adapters.kafka.kafka_log import LOOKS, RecordBatch, has_untellable, read_batches, read_records
 from pipeline_defs.adapters.kafka.producer import Guarantees
@@ -141,16 +149,22 @@ class LaggingAdmin:
     leaders: Mapping[int, int]
     asked: list[int] = field(default_factory=list)
     heal_after: int = 10**6
+    silent: set[int] = field(default_factory=set)
+    asked_in_vain: int = 0
 
     @property
     def _manager(self) -> Any:
-        return SimpleNamespace(run=lambda ask: asyncio.run(ask()), send=self._send)
+        cluster = SimpleNamespace(broker_metadata=lambda broker: SimpleNamespace(host="far", port=9000 + broker))
+        return SimpleNamespace(run=lambda ask: asyncio.run(ask()), send=self._send, cluster=cluster)
 
     def _told(self, broker: int) -> UUID:
         self.asked.append(broker)
         return NEW if len(self.asked) > self.heal_after else self.ids[broker]
 
     async def _send(self, request: Any, node_id: int) -> Any:
+        if node_id in self.silent:
+            self.asked_in_vain += 1
+            raise errors.KafkaConnectionError("refused")
         (asked,) = request.topics
         told = SimpleNamespace(error_code=0, name=asked.name, topic_id=self._told(node_id))
         return SimpleNamespace(topics=[told], cluster_id="cluster")
@@ -203,7 +217,7 @@ def test_an_id_that_the_leaders_do_not_have_is_never_believed() -> None:
 )
 def test_a_topic_of_which_a_glance_tells_nothing_certain_is_left_out(admin: LaggingAdmin, is_seen: bool) -> None:
     """[R-30] It is asked alone, which waits until brokers agree, or says what is wrong."""
-    assert look_at(cast("Any", admin), ["orders"]).keys() == ({"orders"} if is_seen else set())
+    assert look_at(cast("Any", admin), ["orders"], SilentBrokers()).keys() == ({"orders"} if is_seen else set())
 
 
 def test_a_topic_of_which_no_partition_is_told_yet_is_not_taken_for_one_without_any() -> None:
@@ -250,6 +264,31 @@ def test_a_kafka_partition_that_nobody_leads_hides_no_other(is_glanced: bool) ->
             else:
                 found = kafka.observe("orders", "read_committed")
                 assert (found.watermarks, found.leaderless, found.topic_id) == (seen, (1,), str(OLD))
+
+
+def test_a_broker_that_does_not_answer_us_hides_only_what_it_leads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """[R-30] The others know it and are reached: each look would wait for it, and all topics with it."""
+    kafka = kafka_of(admin := LaggingAdmin({0: OLD, 1: OLD}, {0: 0, 1: 1}, silent={1}))
+    with kafka.glancing(["orders"]):
+        assert not kafka._glance.seen, "what it leads may have moved: the topic is asked alone, for a while"
+        assert (found := kafka.observe("orders", "read_committed")).leaderless == (1,) and found.watermarks == {
+            0: Watermarks(0, 0)
+        }
+    in_vain = admin.asked_in_vain
+    with kafka.glancing(["orders"]):
+        assert kafka.observe("orders", "read_committed").leaderless == (1,) and {*kafka._glance.seen} == {"orders"}
+    assert admin.asked_in_vain == in_vain > 1, "known to be silent, it is not asked for a minute"
+    monkeypatch.setattr(kafka_glance, "SILENT_SECONDS", 0.0)
+    with kafka.glancing(["orders"]):
+        assert kafka.observe("orders", "read_committed").leaderless == (1,)
+    assert admin.asked_in_vain > in_vain, "then it is, and nobody waits for it alone"
+    admin.silent.clear()
+    with kafka.glancing(["orders"]):
+        assert kafka.observe("orders", "read_committed").leaderless == ()
+    monkeypatch.undo()
+    alone = kafka_of(LaggingAdmin({0: OLD, 1: OLD}, {0: 1}, silent={1}))
+    with pytest.raises(NoLeader, match=r"leads orders/0 \(broker 1 at far:9001 does not answer us: .*refused\); nothing"):
+        alone.read_ids("orders")
 
 
 @pytest.mark.parametrize("read", READS.values(), ids=READS)

@@ -30,11 +30,13 @@ from .kafka_glance import (
     Description,
     Glance,
     Observation,
+    SilentBrokers,
     TopicGlance,
     look_at,
     read_configs,
     read_epoch_ends,
     read_ids_of_leaders,
+    read_log_dirs,
 )
 from .kafka_log import (
     FETCH_BYTES,
@@ -60,6 +62,7 @@ class Kafka(Connection):
     def __init__(self, bootstrap_servers: str, **how: Any) -> None:
         super().__init__(bootstrap_servers, **how)
         self._glance = Glance()
+        self._silent = SilentBrokers()
         # by topic and Kafka partition: topic id, leader epoch of the head and of now, and where the head's epoch ends
         self._epoch_ends: dict[str, dict[int, tuple[tuple[str, int, int], int]]] = {}
 
@@ -72,7 +75,7 @@ class Kafka(Connection):
         """
         began = time.monotonic()
         try:
-            seen = self._ask("", lambda admin: look_at(admin, topics), attempts=1)
+            seen = self._ask("", lambda admin: look_at(admin, topics, self._silent), attempts=1)
         except OffsetlakeError:
             if time.monotonic() - began > PATIENCE_SECONDS:
                 raise
@@ -102,11 +105,17 @@ class Kafka(Connection):
             told = self._describe_led(topic, began, by_some=True)
             if told.topic_id is None:
                 return TopicIds(None, None)
-            ids = read_ids_of_leaders(admin, {topic: told.leaders.values()})[topic]
-            agreed = told.agreed(ids)
+            ids, failed = read_ids_of_leaders(admin, {topic: told.leaders.values()})
+            if failed and time.monotonic() - began < self._timeout_ms / 2000:  # what it leads may be led by another soon
+                raise next(iter(failed.values()))
+            self._silent.note(failed, admin)
+            told = told.without(failed)
+            if not told.leaders:
+                raise self._no_leader(topic, told.leaderless)
+            agreed = told.agreed(ids[topic])
             if agreed is None:
-                others = sorted({str(each.topic_id) for each in ids} - {told.topic_id})
-                raise StaleMetadata(f"brokers give it {', '.join([told.topic_id, *others])} as id")
+                others = sorted({str(each.topic_id) for each in ids[topic]} - {told.topic_id})
+                raise StaleMetadata(f"brokers give it {', '.join([str(told.topic_id), *others])} as id")
             return TopicIds(agreed.topic_id, agreed.cluster_id)
 
         return self._ask(topic, question)
@@ -125,7 +134,7 @@ class Kafka(Connection):
             return seen.observation(isolation_level)
 
         def question(_: KafkaAdminClient) -> Observation:
-            told, ids = self._describe_led(topic, began), self.read_ids(topic)
+            ids, told = self.read_ids(topic), self._describe_led(topic, began)  # the first finds who does not answer
             firsts = self._list_offsets(topic, [*told.leaders], OffsetSpec.EARLIEST, "read_uncommitted")
             ends = self._list_offsets(topic, sorted(firsts), OffsetSpec.LATEST, isolation_level)
             if self.read_ids(topic) != ids or any(ends[p].offset < firsts[p].offset for p in firsts):
@@ -299,7 +308,7 @@ class Kafka(Connection):
 
     def _read_sizes(self, topics: Mapping[str, Sequence[int]]) -> dict[str, dict[int, int]]:
         wanted = {topic: list(partitions) for topic, partitions in topics.items()}
-        brokers = self._ask(next(iter(topics)), lambda admin: admin.describe_log_dirs(wanted))
+        brokers = self._ask(next(iter(topics)), lambda admin: read_log_dirs(admin, wanted, self._silent))
         sizes: dict[str, dict[int, int]] = {}
         for found in (found for broker in brokers for log_dir in broker["log_dirs"] for found in log_dir["topics"]):
             largest = sizes.setdefault(found["name"], {})
@@ -466,9 +475,11 @@ class Kafka(Connection):
         return told
 
     def _no_leader(self, topic: str, partitions: Collection[int]) -> NoLeader:
+        why = f" ({self._silent.text})" if self._silent.now else ""
         return NoLeader(
-            f"no broker of {self.bootstrap_servers} leads {some_of([f'{topic}/{p}' for p in partitions])}; nothing was written "
-            "and nothing is lost; start the brokers that have them: then all goes on by itself",
+            f"no broker of {self.bootstrap_servers} leads {some_of([f'{topic}/{p}' for p in partitions])}{why}; nothing was "
+            "written and nothing is lost; start the brokers that have them, or make their advertised addresses reachable from "
+            "here: then all goes on by itself",
             topic=topic,
         )
 
@@ -478,6 +489,6 @@ class Kafka(Connection):
             error = for_code(found["error_code"])
             if issubclass(error, AuthorizationError | UnknownTopicOrPartitionError):
                 raise error  # the admin client leaves these in its answer
-            return Description.of(found)
+            return Description.of(found).without(self._silent.now)
 
         return self._ask(topic, question)

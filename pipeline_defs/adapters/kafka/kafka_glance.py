@@ -1,23 +1,37 @@
 """Many topics of a cluster seen at once: ids, watermarks and configurations, in a few requests to each broker.
 
 Kafka answers for a thousand Kafka partitions as fast as for one. Invariant: a topic about which the look is not certain
-(recreated meanwhile, not allowed) is left out. Any broker answers for metadata, and one that lags still describes a topic
-that is gone, so the leaders of Kafka partitions are asked for ids: kafka-python's admin client picks brokers itself, so its
-connection manager is used (docs/design/0003).
+(recreated meanwhile, not allowed) is left out; what a broker leads that does not answer us counts as led by nobody. Any broker
+answers for metadata, and one that lags still describes a topic that is gone, so the leaders of Kafka partitions are asked for
+ids: kafka-python's admin client picks brokers itself, so its connection manager is used (docs/design/0003).
 """
 
-from collections.abc import Collection, Iterable, Mapping
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any, Self
 from uuid import UUID
 
 from kafka import KafkaAdminClient, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
-from kafka.errors import AuthorizationError, NoError, StaleMetadata, UnknownTopicOrPartitionError, for_code
+from kafka.errors import (
+    AuthorizationError,
+    KafkaConnectionError,
+    KafkaError,
+    KafkaTimeoutError,
+    NodeNotReadyError,
+    NoError,
+    RequestTimedOutError,
+    StaleMetadata,
+    UnknownTopicOrPartitionError,
+    for_code,
+)
 from kafka.protocol.consumer import OffsetForLeaderEpochRequest
 from kafka.protocol.metadata import MetadataRequest
 from kafka.structs import OffsetAndTimestamp
 
+from ...core.errors import first_line
 from ...core.log.plan_step import TopicIds, Watermarks
 
 ISOLATION = {"read_uncommitted": 0, "read_committed": 1}
@@ -25,6 +39,8 @@ CONFIGS = ("cleanup.policy", "retention.ms", "retention.bytes", "min.insync.repl
 NO_LEADER = -1
 _NO_ID = str(UUID(int=0))  # what brokers before 2.8 are taken to say
 LEADER_MS = 2_000  # how long to wait for a leader that moves
+SILENT_SECONDS = 60.0  # for which a broker that did not answer is not asked again
+NO_ANSWER = (KafkaConnectionError, KafkaTimeoutError, NodeNotReadyError, RequestTimedOutError, OSError)
 Place = tuple[str, str | None, int, int, str]  # topic, its id, Kafka partition, offset, isolation level
 
 
@@ -64,6 +80,12 @@ class Description:
         leaderless = tuple(partition for partition, leader in told if leader == NO_LEADER)
         return cls(_known_id(answer.get("topic_id")), leaders, replicas, leaderless)
 
+    def without(self, brokers: Collection[int]) -> Self:
+        """Return it with no leader for the Kafka partitions that these brokers lead."""
+        gone = {p for p, leader in self.leaders.items() if leader in brokers}
+        left = {p: leader for p, leader in self.leaders.items() if p not in gone}
+        return replace(self, leaders=left, leaderless=(*sorted({*self.leaderless, *gone}),)) if gone else self
+
     def agreed(self, ids: Collection[TopicIds]) -> Self | None:
         """Return it with its cluster's id if all leaders agree on the topic's id; none if they do not."""
         if self.topic_id is None or (self.leaderless and not self.leaders):
@@ -71,6 +93,37 @@ class Description:
         if {each.topic_id for each in ids} != {self.topic_id} or len({*ids}) > 1:
             return None
         return replace(self, cluster_id=next(iter(ids)).cluster_id)
+
+
+class SilentBrokers:
+    """Brokers of a cluster that do not answer us, as where their advertised address is wrong, while others do."""
+
+    def __init__(self) -> None:
+        self._noted: dict[int, tuple[float, str]] = {}  # when, and where and why
+
+    @property
+    def now(self) -> set[int]:
+        """Brokers that were asked in vain within the last `SILENT_SECONDS`."""
+        return {broker for broker, (at, _) in [*self._noted.items()] if time.monotonic() - at < SILENT_SECONDS}
+
+    @property
+    def text(self) -> str:
+        """Text on each of them, with its address and why it did not answer; empty for none."""
+        return "; ".join(self._noted[broker][1] for broker in sorted(self.now))
+
+    def note(self, failed: Mapping[int, KafkaError | OSError], admin: KafkaAdminClient) -> None:
+        """Note brokers that have just been asked in vain."""
+        for broker, error in failed.items():
+            known = admin._manager.cluster.broker_metadata(broker)
+            where = f" at {known.host}:{known.port}" if known is not None else ""
+            self._noted[broker] = time.monotonic(), f"broker {broker}{where} does not answer us: {first_line(error)}"
+
+    def judge(self, failed: Mapping[int, KafkaError | OSError], asked: Iterable[int], admin: KafkaAdminClient) -> set[int]:
+        """Note the brokers that go on to be silent, forget those that answer; return which fail for the first time."""
+        self.note({broker: error for broker, error in failed.items() if broker in self._noted}, admin)
+        for broker in {*asked} - failed.keys():
+            self._noted.pop(broker, None)
+        return failed.keys() - self._noted.keys()
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,32 +166,39 @@ class Glance:
         return found
 
 
-def look_at(admin: KafkaAdminClient, topics: Collection[str]) -> dict[str, TopicGlance]:
-    """Look at topics; leave out those whose state is not certain."""
-    before = _describe(admin, topics)
+def look_at(admin: KafkaAdminClient, topics: Collection[str], silent: SilentBrokers) -> dict[str, TopicGlance]:
+    """Look at topics; leave out those whose state is not certain, as when a broker does not answer for the first time."""
+    before = _describe(admin, topics, silent)
     partitions = [TopicPartition(topic, p) for topic, told in before.items() for p in told.leaders]
     firsts = _list(admin, partitions, OffsetSpec.EARLIEST, "read_uncommitted")
     ends = {level: _list(admin, partitions, OffsetSpec.LATEST, level) for level in ISOLATION}
     configs = read_configs(admin, before)
-    after = _describe(admin, before)
+    after = _describe(admin, before, silent)
     seen: dict[str, TopicGlance] = {}
     for topic, told in before.items():
         own = [TopicPartition(topic, p) for p in told.leaders]
         is_whole = all(ends[level][tp].offset >= firsts[tp].offset for level in ISOLATION for tp in own)
-        if topic in after and after[topic].topic_id == told.topic_id and is_whole:
+        if (
+            topic in after
+            and after[topic].topic_id == told.topic_id
+            and after[topic].leaders.keys() >= {*told.leaders}
+            and is_whole
+        ):
             of_levels = {level: {tp.partition: ends[level][tp] for tp in own} for level in ISOLATION}
             seen[topic] = TopicGlance(told, {tp.partition: firsts[tp].offset for tp in own}, of_levels, configs[topic])
     return seen
 
 
-def _describe(admin: KafkaAdminClient, topics: Collection[str]) -> dict[str, Description]:
+def _describe(admin: KafkaAdminClient, topics: Collection[str], silent: SilentBrokers) -> dict[str, Description]:
     """Describe the topics on whose id all leaders of their Kafka partitions agree."""
     if not topics:
         return {}
     answers = {each["name"]: each for each in admin.describe_topics(sorted(topics)) if not each["error_code"]}
-    told = {name: Description.of(answer) for name, answer in answers.items() if answer["partitions"]}
-    ids = read_ids_of_leaders(admin, {name: each.leaders.values() for name, each in told.items()})
-    agreed = ((name, each.agreed(ids[name])) for name, each in told.items())
+    told = {name: Description.of(answer).without(silent.now) for name, answer in answers.items() if answer["partitions"]}
+    ids, failed = read_ids_of_leaders(admin, leaders := {name: each.leaders.values() for name, each in told.items()})
+    uncertain = silent.judge(failed, chain(*leaders.values()), admin)
+    left = ((name, each.without(failed)) for name, each in told.items() if uncertain.isdisjoint(each.leaders.values()))
+    agreed = ((name, each.agreed(ids[name])) for name, each in left)
     return {name: each for name, each in agreed if each is not None}
 
 
@@ -159,8 +219,10 @@ def read_configs(admin: KafkaAdminClient, topics: Collection[str]) -> dict[str, 
     return {topic: {name: str(entry["value"]) for name, entry in found[topic].items()} for topic in topics}
 
 
-def read_ids_of_leaders(admin: KafkaAdminClient, leaders: Mapping[str, Iterable[int]]) -> dict[str, set[TopicIds]]:
-    """Return the ids of topics according to the leaders of their Kafka partitions.
+def read_ids_of_leaders(
+    admin: KafkaAdminClient, leaders: Mapping[str, Iterable[int]]
+) -> tuple[dict[str, set[TopicIds]], dict[int, KafkaError | OSError]]:
+    """Return the ids of topics according to the leaders of their Kafka partitions, and which leaders do not answer, with why.
 
     `leaders` is by topic. Each broker is asked once, for all topics of which it leads a Kafka partition.
     """
@@ -169,21 +231,36 @@ def read_ids_of_leaders(admin: KafkaAdminClient, leaders: Mapping[str, Iterable[
         for node in {*nodes}:
             led.setdefault(node, []).append(topic)
     ids: dict[str, set[TopicIds]] = {topic: set() for topic in leaders}
+    failed: dict[int, KafkaError | OSError] = {}
+
+    def send(node: int, topics: Sequence[str]) -> Any:
+        request = MetadataRequest(
+            topics=[MetadataRequest.MetadataRequestTopic(name=topic) for topic in topics],
+            allow_auto_topic_creation=False,
+            include_cluster_authorized_operations=False,
+            include_topic_authorized_operations=False,
+        )
+        return admin._manager.send(request, node_id=node)
 
     async def ask() -> None:
-        for node, topics in sorted(led.items()):
-            request = MetadataRequest(
-                topics=[MetadataRequest.MetadataRequestTopic(name=topic) for topic in topics],
-                allow_auto_topic_creation=False,
-                include_cluster_authorized_operations=False,
-                include_topic_authorized_operations=False,
-            )
-            found = await admin._manager.send(request, node_id=node)
+        for node, sent in [(node, send(node, topics)) for node, topics in sorted(led.items())]:  # all at once
+            try:
+                found = await sent
+            except NO_ANSWER as error:
+                failed[node] = error
+                continue
             for answer in found.topics:
                 ids[answer.name].add(TopicIds(None if answer.error_code else _known_id(answer.topic_id), found.cluster_id))
 
     admin._manager.run(ask)
-    return ids
+    return ids, failed
+
+
+def read_log_dirs(admin: KafkaAdminClient, wanted: Mapping[str, Sequence[int]], silent: SilentBrokers) -> list[dict[str, Any]]:
+    """Read what each broker that answers has on its disks of some Kafka partitions."""
+    brokers = {each.node_id for each in admin._manager.cluster.brokers()} - silent.now
+    found: list[dict[str, Any]] = admin.describe_log_dirs(wanted, brokers=sorted(brokers))
+    return found
 
 
 def read_epoch_ends(

@@ -52,9 +52,16 @@ class PartFile:
     is_raw: bool
 
 
+RESTORE = (
+    "nothing was written; restore it from a backup of the lake, or, while Kafka has its records, `offsetlake land TOPIC --key "
+    "KEY --on-change replace`"
+)
+STAGED = "nothing of it became visible; the next run reads its range again"
+
+
 @contextmanager
-def told_if_damaged(what: str) -> Iterator[None]:
-    """Turn errors in reading a file that is no whole Parquet file into `DamagedFile`."""
+def told_if_damaged(what: str, mend: str = RESTORE) -> Iterator[None]:
+    """Turn errors in reading a file that is no whole Parquet file into `DamagedFile`, which says how to `mend` that."""
     try:
         yield
     except FileNotFoundError:
@@ -62,11 +69,7 @@ def told_if_damaged(what: str) -> Iterator[None]:
     except (pa.ArrowException, OSError, ValueError) as error:
         if isinstance(error, OSError) and error.errno in REFUSALS:  # the disk takes nothing: no file is damaged by that
             raise
-        raise DamagedFile(
-            f"{what} cannot be read: {first_line(error)}; it was cut short or changed; nothing was written; "
-            "restore it from a backup of the lake, or, while Kafka has its records, `offsetlake land TOPIC --key KEY "
-            "--on-change replace`"
-        ) from error
+        raise DamagedFile(f"{what} cannot be read: {first_line(error)}; it was cut short or changed; {mend}") from error
 
 
 def files_of(folder: Path) -> list[Path]:

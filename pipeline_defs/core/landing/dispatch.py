@@ -99,9 +99,9 @@ def choose_alike(
 ) -> list[Range]:
     """Choose the ranges of one job: those like the longest waiting one, that is, all new or all failed before.
 
-    A failing range may hold up its whole job, so no new one shares it. `since_ms` says since when each waits; a failed one
-    waits since its last failure. A job has at most `most` new ranges or `retries` failed ones; a range that has ended its run
-    twice has a job to itself.
+    For decoding, and for ranges that ended a run: one of these may hold up its whole job, so no new one shares it. `since_ms`
+    says since when each waits; a failed one waits since its last failure. A job has at most `most` new ranges or `retries`
+    failed ones; a range that has ended its run twice has a job to itself.
     """
     waiting = sorted(due, key=lambda each: tried[each].last_ended_ms if each in tried else since_ms[each])
     if not waiting or waiting[0] not in tried:

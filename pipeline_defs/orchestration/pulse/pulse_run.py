@@ -5,12 +5,12 @@ is done; what is done is reported all the same, and what is not is tried again l
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, cast
 
 import dagster as dg
@@ -66,7 +66,7 @@ def land_and_derive(
             run.decode()
             run.update()
         run.check()
-        failures = run.failures or ([] if run.came_to else [*run.passed_over.values()])
+        failures = [*chain(*run.failures.values())] or ([] if run.came_to else [*run.passed_over.values()])
         if failures:
             counts = f"ranges landed: {sum(run.landed.values())}, failures: {len(failures)}"
             raise RangesFailed(f"{counts}; what failed is tried again, but for what at_most_once has claimed", failures)
@@ -74,7 +74,7 @@ def land_and_derive(
 
 @dataclass
 class _PulseRun:
-    """One run: its topics by name, how many ranges of each it has landed, and texts on what failed.
+    """One run: its topics by name, how many ranges of each it has landed, and texts on what failed and was not done since.
 
     `passed_over` says of which topics nothing could be taken, and why; `slow` are duties whose topics have the lane apart. With
     `takes_fatal` it lands ranges that have ended a run; `survived` counts those that have not ended this one.
@@ -86,7 +86,7 @@ class _PulseRun:
     pyspark: LazyPySparkResource
     lane: str | None = None  # none has all topics
     landed: Counter[str] = field(default_factory=Counter)
-    failures: list[str] = field(default_factory=list)
+    failures: dict[Hashable, Sequence[str]] = field(default_factory=dict)
     passed_over: dict[str, str] = field(default_factory=dict)
     came_to: str = ""
     unchecked: set[str] = field(default_factory=set)  # topics with ranges landed since the last look
@@ -194,19 +194,21 @@ class _PulseRun:
             total, tell_pace = sum(map(len, keys_of.values())), partial(context.log.info, "step=progress %s")
             for name, told in telling_pace(landed, total, adapters.now_ms, tell_pace):
                 shown.result()  # a range that is told first would stay shown as in progress
+                duty = self.topics[name].landing
                 if isinstance(told, OffsetlakeError):
                     self._fail(self.topics[name], told)
                     continue
                 if told.outcome is Outcome.FAILED:
-                    self.failures += violations_by_range(name, told.offsets, told.violations)
+                    self.failures[duty, told.offsets] = violations_by_range(name, told.offsets, told.violations)
                     adapters.watch_step("failed", key=told.offsets.key)
                     if told.is_unread:  # says nothing of other ranges: the next batch need not wait
-                        done[self.topics[name].landing].add(ALL)
+                        done[duty].add(ALL)
                     continue
                 adapters.watch_step("landed", key=told.offsets.key)
                 context.log_event(materialization(self.topics[name], told, adapters))
                 adapters.watch_step("reported", key=told.offsets.key)
-                done[self.topics[name].landing].update((told.offsets.key, ALL))
+                done[duty].update((told.offsets.key, ALL))
+                self.failures.pop((duty, told.offsets), None)
                 self.landed[name] += 1
                 self.unchecked.add(name)
                 tell[name](told)
@@ -303,11 +305,13 @@ class _PulseRun:
             for verdict in decode(topic.name, keys, attempt_of(context.run.run_id), tools):
                 shown.result()
                 if verdict.outcome is Decided.FAILED or verdict.decoding is None:
-                    self.failures += violations_by_range(topic.name, verdict.offsets, verdict.violations)
+                    texts = violations_by_range(topic.name, verdict.offsets, verdict.violations)
+                    self.failures[topic.decoding, verdict.offsets] = texts
                     continue
                 context.log_event(decoded_event(topic, verdict.decoding, verdict.outcome, adapters))
                 adapters.watch_step("reported_decoded", key=verdict.offsets.key)
                 done.update((verdict.offsets.key, ALL))
+                self.failures.pop((topic.decoding, verdict.offsets), None)
                 made += [verdict.decoding] if verdict.outcome in NEWLY_DECODED else []
             seconds = (adapters.now_ms() - began_ms) / 1000
             tell_decoded(topic, made, context, began_ms, adapters)  # before a tick would
@@ -358,7 +362,8 @@ class _PulseRun:
     def _fail(self, topic: Topic, error: OffsetlakeError) -> None:
         """Note that something which was taken has failed."""
         self.context.log.error("topic=%s %s: %s", topic.name, error.kind, error)
-        self.failures.append(f"topic {topic.name}: {error.reason}")
+        said = f"topic {topic.name}: {error.reason}"
+        self.failures[said] = [said]
 
     @contextmanager
     def _taking(self, wanted: Mapping[Duty, Sequence[str]]) -> Iterator[tuple[dict[Duty, set[str]], Future[None]]]:

@@ -146,7 +146,8 @@ def check_progress(
     violations += [_silent_text(topic, silence, found) for silence in silent]
     violations += [holding_text(topic, each, now_ms) for each in holding]
     violations += [
-        f"{topic.name}/{each}: no broker leads it; what it has is neither planned nor landed until one that has it is started"
+        f"{topic.name}/{each}: no broker that answers us leads it; what it has is neither planned nor landed until one that "
+        "has it is started, or can be reached from here"
         for each in found.leaderless
     ]
     concerns += [each.planned.key if each.planned else f"{each.partition}-{each.offset}-" for each in silent]
