@@ -56,8 +56,8 @@ def compare(
         difference = None if is_same else _difference(newest, ours, part, lake, as_landed=not may_replace)
         if difference is None:
             outcome = Outcome.UNCHANGED if is_redo else Outcome.SUPERSEDED
-            notes = () if is_same else ("equal rows, other bytes: of another writer, or without columns that came later",)
-            return Act.KEEP, Verdict(offsets, outcome, newest, notes)
+            said = "equal rows, other bytes: of another writer, or without columns that came later"
+            return Act.KEEP, Verdict(offsets, outcome, newest, (said,) if newest.rows and not is_same else ())
         if may_replace:
             return _next(offsets, Outcome.REPLACED, newest, is_first_since=is_first_since)
         is_compacted = _is_compacted_since(newest, ours, part, lake)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from ..adapters.tables.delta_log import raw_table_log
@@ -12,7 +13,7 @@ from ..adapters.tables.topic_rows import within
 from ..core.advice import command
 from ..core.errors import BrokenTable, BrokerUnavailable, DamagedFile, OtherCluster, Refused, UnknownTopic
 from ..core.log.coverage import State
-from ..core.log.topic_state import refuse_other_cluster
+from ..core.log.topic_state import find_shrunk, refuse_other_cluster
 from ..core.offsets import OffsetRange
 from ..core.tables.decoded_table import EVENT_TIME
 from ..core.tables.decoding import choose_outdated
@@ -126,19 +127,26 @@ def check_broker(topic: Topic, adapters: Adapters) -> Finding:
         refuse_other_cluster(topic.name, log_state.cluster_id, cluster_id)
     except (UnknownTopic, OtherCluster, BrokerUnavailable) as error:
         return Finding("broker", NOT_ASKED, (str(error),))
-    marks = kafka.read_watermarks(topic.name, topic.policy.isolation_level)
-    violations = []
+    state, violations = (
+        kafka.read_topic_state(topic.name, log_state, replace(topic.policy, records_per_range=1), adapters.now_ms()),
+        list[str](),
+    )
+    marks = {partition: seen.watermarks for partition, seen in state.partitions.items()}
     if log_state.topic_id not in {None, topic_id}:
         violations.append(f"{topic.name} was planned with topic id {log_state.topic_id}, the broker has {topic_id}: recreated")
     facts = {"on_broker": 0, "landed": 0, "pending": 0, "not_planned": 0}
     for partition, mark in sorted(marks.items()):
         head = log_state.heads.get(partition)
         planned_to = head.offset if head else mark.earliest
-        if planned_to > mark.end:
-            violations.append(f"{topic.name}/{partition} is planned to {planned_to}, the broker ends at {mark.end}")
         facts["on_broker"] += mark.end - mark.earliest
         facts["not_planned"] += max(0, mark.end - max(planned_to, mark.earliest))
-    for offsets, state in coverage.states().items():
-        if state in {State.LANDED, State.PENDING}:
-            facts[state.value] += len(offsets)
+    violations += [
+        f"{topic.name}/{partition} is planned to {log_state.heads[partition].offset}, and Kafka has lost records before that: "
+        f"its log ends at {marks[partition].end} now; the next tick, or `{command('plan', topic.name, '--apply')}`, lands what "
+        "it has as the next generation"
+        for partition in find_shrunk(log_state, state)
+    ]
+    for offsets, of_range in coverage.states().items():
+        if of_range in {State.LANDED, State.PENDING}:
+            facts[of_range.value] += len(offsets)
     return Finding("broker", f"{len(marks)} Kafka partitions", tuple(violations), facts)

@@ -26,6 +26,7 @@ from .home.daemons import HEARTBEAT_SECONDS, is_silent, read_silence
 from .runs.moments import time_text
 from .runs.projection import register_keys
 from .runs.siblings import BACKFILL_TAG
+from .runs.work import telling
 
 SUCCEEDED = {BulkActionStatus.COMPLETED_SUCCESS, BulkActionStatus.COMPLETED}
 EVENTS_AT_ONCE = 1_000
@@ -198,13 +199,14 @@ def build_backfill(topic: Topic) -> dg.Definitions:
         },
     )
     def launch(context: dg.OpExecutionContext, adapters: dg.ResourceParam[Adapters]) -> None:
-        adapters.check_lake(topic.name)
-        coverage = adapters.lake.coverage(topic.name)
-        choice = _choice(context.op_config["ranges"])
-        selection = select_ranges(choice, topic, coverage, adapters, context.instance)
-        title = f"{topic.backfill_job} by {choice.way}"
-        request = BackfillRequest(selection.ranges, choice.is_redo, context.op_config["on_change"], title)
-        backfill = launch_backfill(topic, request, adapters, context.instance)
+        with telling(context):
+            adapters.check_lake(topic.name)
+            coverage = adapters.lake.coverage(topic.name)
+            choice = _choice(context.op_config["ranges"])
+            selection = select_ranges(choice, topic, coverage, adapters, context.instance)
+            title = f"{topic.backfill_job} by {choice.way}"
+            request = BackfillRequest(selection.ranges, choice.is_redo, context.op_config["on_change"], title)
+            backfill = launch_backfill(topic, request, adapters, context.instance)
         rows = preview_rows(coverage, selection.ranges)
         context.log.info("launched backfill %s of %s ranges of %s", backfill, len(rows), topic.name)
         totals = preview_totals(rows)

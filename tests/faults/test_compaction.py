@@ -19,6 +19,8 @@ from deltalake import DeltaTable
 from pipeline_defs.adapters.lake.lake import Lake
 from pipeline_defs.adapters.tables.delta_log import raw_table_log
 from pipeline_defs.adapters.tables.duck import Duck
+from pipeline_defs.cli.terminal import Shown
+from pipeline_defs.cli.work.read import run_audit
 from pipeline_defs.core.decode.decoders import Decode, Format, Side
 from pipeline_defs.core.errors import CompactionFailed, Refused
 from pipeline_defs.core.landing.verdicts import Outcome
@@ -244,6 +246,8 @@ def test_what_cannot_be_compacted_is_said(world: World, commands: Run) -> None:
     object.__setattr__(world.adapters.settings, "has_raw_table", False)
     done = commands()
     assert isinstance(done.exception, Refused) and "OFFSETLAKE_RAW_TABLE is off" in str(done.exception)
+    found = {each.check: each for each in run_audit(world.topic, world.adapters, "none", "1", Shown("", None))}
+    assert "the raw table stays at version" in found["raw_table"].violations[0], "it is there, and nobody appends to it"
 
 
 DELETES = 6  # four range files that were compacted, one of a range that was decoded again, one of the latest table

@@ -23,6 +23,7 @@ from pipeline_defs.core.errors import OtherCluster, Refused, TopicRecreated
 from pipeline_defs.core.landing.verdicts import Outcome
 from pipeline_defs.core.log.losses import CLOSED, GONE
 from pipeline_defs.core.offsets import OffsetRange
+from pipeline_defs.operate.reports import check_broker
 from pipeline_defs.operate.status import read_statuses
 from pipeline_defs.orchestration.pulse.rebuilding import rebuild_topic
 from pipeline_defs.orchestration.runs.ledger import accept_loss, read_ledger
@@ -174,6 +175,8 @@ def test_a_truncated_log_lands_as_a_new_generation(
             assert world.adapters.kafka().read_ids(world.name).topic_id == topic_id, "the fault: it is the same topic"
             world.send({"partition": 0, "value": b"after %d" % n} for n in range(since))
             assert (world.watermarks(0).end > 300) == (since > 300), world.name
+            (lost,) = check_broker(world.topic, world.adapters).violations
+            assert f"{world.name}/0 is planned to 300, and Kafka has lost records before that" in lost
             world.plan_and_land()
             kept = [(1, 0, offset, bytes(10_000)) for offset in range(marks.end)]
             assert identities(world) == old + kept + take_sent(world, 1), world.name

@@ -236,6 +236,16 @@ def test_a_range_that_is_decoded_again_while_it_is_read_is_the_next_updates(stat
     assert [row[4] for row in state.topic.shown()] == ["b"], "that the key a has no record any more is seen"
 
 
+def test_a_torn_table_without_a_decoded_one_is_said_to_be_broken(state: State) -> None:
+    """[R-90] Somebody has moved the decoded table away, as the audit advised of it: nothing can be compared."""
+    state.topic.put(RANGE, {0: ("a", {"n": 1})})
+    state.update()
+    state.last_entry.write_bytes(b"{")
+    shutil.rmtree(state.topic.lake.store.url(f"tables/decoded/{state.topic.name}"))
+    (said,) = check_share(state.topic.name, state.config, 0, state.tools()).violations
+    assert said.startswith(f"latest/{state.topic.name} is broken: ") and said.endswith("the next update makes it anew")
+
+
 def upsert_twice(state: State) -> None:
     state.topic.put(RANGE, {n: (f"k{n}", {"n": n}) for n in range(9)})
     state.update()

@@ -523,7 +523,7 @@ def test_an_update_is_known_to_have_ended(fresh: dg.DagsterInstance, is_done: bo
 
 
 def test_only_a_person_asks_for_a_redo() -> None:
-    """U3: a schedule, a sensor and declarative automation read nothing twice; the UI and a backfill do."""
-    tags = ("sensor_name", "schedule_name", "auto_materialize", "from_automation_condition", "parent_run_id")
+    """U3: a schedule, a sensor and declarative automation read nothing twice; the UI, its Re-execute, and a backfill do."""
+    tags = ("sensor_name", "schedule_name", "auto_materialize", "from_automation_condition")
     assert not [tag for tag in tags if is_redo_of_person({f"dagster/{tag}": "x"})]
-    assert all(is_redo_of_person({f"dagster/{tag}": "x"}) for tag in ("backfill", "partition"))
+    assert all(is_redo_of_person({f"dagster/{tag}": "x"}) for tag in ("backfill", "partition", "parent_run_id"))

@@ -4,6 +4,7 @@ Pruning takes old runs from Dagster, and with them nothing that it shows, and no
 """
 
 import dataclasses
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from unittest.mock import Mock
@@ -74,6 +75,9 @@ def test_a_person_chooses_topics_and_hears_of_unknown_ones(world: World, other: 
     with pytest.raises(UnknownTopic, match="no topic of this code location is nope; nothing was done"):
         run(RETIRE, world, other, topics=["nope", world.name])
     assert len(world.keys) == 3
+    (failed,) = world.instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.FAILURE]))
+    lines = [event.user_message for event in world.instance.all_logs(failed.run_id) if event.level == logging.ERROR]
+    assert any(line.startswith("unknown_topic: no topic of this") for line in lines), "where the docs send a person"
 
     lakes = []
     retire = housekeeping._RETIREMENT.do

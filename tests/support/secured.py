@@ -44,6 +44,7 @@ def _allow_landing() -> Iterator[admin.ACL]:
         (admin.ResourcePattern(admin.ResourceType.TOPIC, "*"), ["READ", "DESCRIBE_CONFIGS"]),
         (admin.ResourcePattern(admin.ResourceType.GROUP, "offsetlake.", admin.ACLResourcePatternType.PREFIXED), ["READ"]),
         (admin.ResourcePattern(admin.ResourceType.CLUSTER, "kafka-cluster"), ["DESCRIBE"]),
+        (admin.ResourcePattern(admin.ResourceType.TRANSACTIONAL_ID, "*"), ["DESCRIBE"]),
     ):
         for operation in operations:
             yield admin.ACL("User:lander", "*", admin.ACLOperation[operation], admin.ACLPermissionType.ALLOW, where)

@@ -29,7 +29,7 @@ from pipeline_defs.orchestration.assets import catalog
 from pipeline_defs.orchestration.home.project import defs_yaml, folder_name
 from pipeline_defs.orchestration.map.page import write_page
 from pipeline_defs.orchestration.topic_defs import build_topic_defs
-from pipeline_defs.orchestration.upkeep.housekeeping import COMPACT, RETIRE
+from pipeline_defs.orchestration.upkeep.housekeeping import COMPACT, RETIRE, audited
 from pipeline_defs.resources import Adapters
 from pipeline_defs.settings import read_settings
 from pipeline_defs.topics import Topic, op_name, slug_of
@@ -159,6 +159,14 @@ def test_what_cannot_be_is_refused(text: str, found: str) -> None:
     with pytest.raises(Exception, match=found) as caught:
         read(text)
     assert isinstance(caught.value, BadSetting | ValueError | dg.DagsterError)
+
+
+def test_an_audit_makes_each_check_that_a_topic_has() -> None:
+    """[R-90] Of what is derived too: on an idle topic nothing else ever looks at its tables again."""
+    derived = "decode: {value: {format: json, inline_schema: at TIMESTAMP}}\ndays: {event_time: value.at, start: 2026-01-01}"
+    for topic in (Topic("orders", Policy()), read(derived), read(f"{derived}\nlatest: {{}}")):
+        checks = build_topic_defs(topic, "/srv/lake").asset_checks or ()
+        assert {*audited(topic)} == {key for check in checks for key in check.check_keys}
 
 
 def test_dagster_is_given_an_asset_a_check_and_a_job() -> None:

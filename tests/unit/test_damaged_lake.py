@@ -472,7 +472,7 @@ CHECKS = ["tiling", "completeness", "published_digest", "raw_table", "broker", "
 
 def audit(world: SmallWorld, replay: str) -> dict[str, Finding]:
     settings = SimpleNamespace(has_raw_table=True, dagster_home=world.folder / "dagster")
-    adapters: Any = SimpleNamespace(lake=world.lake, kafka=lambda topic: world.kafka, settings=settings)
+    adapters: Any = SimpleNamespace(lake=world.lake, kafka=lambda topic: world.kafka, settings=settings, now_ms=lambda: 0)
     with progress("auditing") as shown:
         findings = run_audit(Topic(TOPIC, Policy()), adapters, replay, "0", shown)
     assert len({finding.check for finding in findings}) == len(findings)

@@ -36,24 +36,16 @@ from kafka.record.memory_records import MemoryRecordsBuilder
 from kafka.record.util import encode_varint
 from kafka.structs import OffsetAndTimestamp
 
-from pipeline_defs.adapters.kafka import kafka_connection, kafka_glance, producer
+from pipeline_defs.adapters.kafka import kafka_connection, producer
 from pipeline_defs.adapters.kafka.access import OPEN, Access
 from pipeline_defs.adapters.kafka.kafka import Kafka
-from pipeline_defs.adapters.kafka.kafka_connection import Connection
-from pipeline_defs.adapters.kafka.kafka_glance import (
-    ISOLATION,
-    Description,
-    Glance,
-    Observation,
-    SilentBrokers,
-    TopicGlance,
-    look_at,
-)
+from pipeline_defs.adapters.kafka.kafka_connection import Connection, SilentBrokers
+from pipeline_defs.adapters.kafka.kafka_glance import ISOLATION, Description, Glance, Observation, TopicGlance, look_at
 from pipeline_defs.adapters.kafka.kafka_knock import knock
 from pipeline_defs.adapters.kafka.kafka_log import LOOKS, RecordBatch, has_untellable, read_batches, read_records
 from pipeline_defs.adapters.kafka.producer import Guarantees
 from pipeline_defs.adapters.lake.lake import Lake
-from pipeline_defs.core.errors import BadSetting, BrokerUnavailable, NoLeader, Refused, StaleAnswer, Unavailable
+from pipeline_defs.core.errors import BadSetting, BrokerRefuses, BrokerUnavailable, NoLeader, Refused, StaleAnswer, Unavailable
 from pipeline_defs.core.log.cutting import Policy
 from pipeline_defs.core.log.holes import SpanKind
 from pipeline_defs.core.log.plan_step import Head, LogState, Watermarks
@@ -242,6 +234,14 @@ def test_without_ids_and_epochs_a_shorter_log_is_believed_when_it_stays_so(
     assert lake.read_plan_log("orders").state.generation == generation
 
 
+def test_settings_that_we_may_not_read_are_said_and_the_topic_counts_as_compacted() -> None:
+    """[R-43] Else the holes that compaction made would fail its ranges for ever; kafka-python answers as if it had none."""
+    kafka = kafka_of(LaggingAdmin({0: OLD}, {0: 0}))
+    assert kafka.is_compacted("orders")
+    with pytest.raises(BrokerRefuses, match="does not let us read the settings of topic orders"):
+        kafka.read_durability("orders")
+
+
 READS: dict[str, Callable[[Kafka], object]] = {
     "id": lambda kafka: kafka.read_ids("orders"),
     "watermarks": lambda kafka: kafka.read_watermarks("orders", "read_committed"),
@@ -278,7 +278,7 @@ def test_a_broker_that_does_not_answer_us_hides_only_what_it_leads(monkeypatch: 
     with kafka.glancing(["orders"]):
         assert kafka.observe("orders", "read_committed").leaderless == (1,) and {*kafka._glance.seen} == {"orders"}
     assert admin.asked_in_vain == in_vain > 1, "known to be silent, it is not asked for a minute"
-    monkeypatch.setattr(kafka_glance, "SILENT_SECONDS", 0.0)
+    monkeypatch.setattr(kafka_connection, "SILENT_SECONDS", 0.0)
     with kafka.glancing(["orders"]):
         assert kafka.observe("orders", "read_committed").leaderless == (1,)
     assert admin.asked_in_vain > in_vain, "then it is, and nobody waits for it alone"

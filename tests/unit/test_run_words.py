@@ -2,12 +2,15 @@
 
 import errno
 import importlib
+import json
+import os
+import shutil
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
@@ -29,6 +32,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy.exc import OperationalError
 
+from pipeline_defs.adapters.spark.spark_server import STATE, Server, read_server, write_private
+from pipeline_defs.adapters.system.processes import read_process
+from pipeline_defs.adapters.testbed import broker
+from pipeline_defs.adapters.testbed.broker import Broker, read_broker
 from pipeline_defs.cli.launching import NOTE, SHOWN_REASONS, Launched, print_runs
 from pipeline_defs.core.errors import BadKey, LakeUnavailable, RangesFailed, TopicsFailed
 from pipeline_defs.core.landing.verdicts import failed
@@ -405,6 +412,41 @@ def test_a_history_that_does_not_answer_ends_nothing_and_is_told_once(tmp_path: 
     of_stopped = [call.kwargs for call in ended.call_args_list]
     assert of_stopped == [{}, {"are_stopped": True}, {}, {}], "one that stands still may hold the lock"
     assert looks.call_count == 6 and told.endswith("everything is stopped; what is landed stays landed\n")
+
+
+def test_another_code_location_that_does_not_load_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[R-30] It is of another team, and Dagster's UI tells of it."""
+    failed = {"locationOrLoadError": {"message": "theirs", "causes": [{"message": "no password"}]}}
+    ours = {"locationOrLoadError": {"repositories": [{"sensors": [{"name": BROKEN_TOPICS}]}]}}
+    other = {"locationOrLoadError": {"repositories": [{"sensors": [{"name": "own"}]}]}}
+    server = DagsterServer(tmp_path, tmp_path)
+    for entries, why in (([ours, failed], None), ([other, failed], "no password"), ([other], None), ([failed], "no password")):
+        found = {"workspaceOrError": {"locationEntries": [*entries, {"locationOrLoadError": None}]}}
+        monkeypatch.setattr(server, "_ask", lambda *_, found=found: found)
+        assert server.find_load_error() == why
+
+
+def test_a_copied_folder_has_no_process_of_the_folder_that_it_was_copied_from(tmp_path: Path) -> None:
+    """Whoever works in the copy would stop it; one that was moved has."""
+    for name in ("broker", "engine", "up"):
+        (tmp_path / "a" / name).mkdir(parents=True)
+    own = read_process(os.getpid())
+    assert own is not None
+    broker._write_state(Broker(tmp_path / "a" / "broker", own, 1, 2))
+    state = asdict(Server(1, "", own, own, 0.0, "", "")) | {"file": str(tmp_path / "a" / "engine" / STATE)}
+    write_private(tmp_path / "a" / "engine" / STATE, state)
+    dagster = {**asdict(own), "url": "", "file": str(tmp_path / "a" / "up" / "dagster.json")}
+    (tmp_path / "a" / "up" / "dagster.json").write_text(json.dumps(dagster))
+
+    def found(folder: Path) -> list[bool]:
+        left = DagsterServer(folder / "up", tmp_path)._read_state()
+        return [each is not None for each in (read_broker(folder / "broker"), read_server(folder / "engine"), left)]
+
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    assert (found(tmp_path / "a"), found(tmp_path / "b")) == ([True] * 3, [False] * 3)
+    shutil.rmtree(tmp_path / "b")
+    (tmp_path / "a").rename(tmp_path / "c")
+    assert found(tmp_path / "c") == [True] * 3
 
 
 def test_definitions_that_load_no_more_are_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

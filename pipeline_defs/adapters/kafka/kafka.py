@@ -16,7 +16,7 @@ from kafka.errors import AuthorizationError, StaleMetadata, TopicAlreadyExistsEr
 from kafka.structs import OffsetAndMetadata, OffsetAndTimestamp
 
 from ...core.advice import some_of
-from ...core.errors import BrokerUnavailable, NoLeader, OffsetlakeError, Refused, StaleAnswer, UnknownTopic
+from ...core.errors import BrokerRefuses, BrokerUnavailable, NoLeader, OffsetlakeError, Refused, StaleAnswer, UnknownTopic
 from ...core.log.cutting import Policy
 from ...core.log.expiry import Durability, Exposure, Rates, read_durability, read_retention, seconds_to_loss
 from ...core.log.holes import BatchSpan, SpanKind
@@ -30,7 +30,6 @@ from .kafka_glance import (
     Description,
     Glance,
     Observation,
-    SilentBrokers,
     TopicGlance,
     look_at,
     read_configs,
@@ -62,7 +61,6 @@ class Kafka(Connection):
     def __init__(self, bootstrap_servers: str, **how: Any) -> None:
         super().__init__(bootstrap_servers, **how)
         self._glance = Glance()
-        self._silent = SilentBrokers()
         # by topic and Kafka partition: topic id, leader epoch of the head and of now, and where the head's epoch ends
         self._epoch_ends: dict[str, dict[int, tuple[tuple[str, int, int], int]]] = {}
 
@@ -348,15 +346,22 @@ class Kafka(Connection):
         return read_records(self._read_batches(topic, partition, start, end, isolation_level), start, end)
 
     def is_compacted(self, topic: str) -> bool:
-        """Return whether the topic's cleanup policy includes compaction."""
-        return "compact" in self.read_config(topic).get("cleanup.policy", "")
+        """Return whether the topic's cleanup policy includes compaction, or may: its settings cannot be read."""
+        return "compact" in self.read_config(topic).get("cleanup.policy", "compact")
 
     def read_durability(self, topic: str) -> Durability:
-        """Read what decides whether the loss of a broker takes acknowledged records with it."""
-        return read_durability(self._describe(topic).replicas, self.read_config(topic))
+        """Read what decides whether the loss of a broker takes acknowledged records with it; raise `BrokerRefuses`."""
+        if not (config := self.read_config(topic)):
+            raise BrokerRefuses(
+                f"the Kafka broker at {self.bootstrap_servers} does not let us read the settings of topic {topic} "
+                "(DescribeConfigs), so nobody knows when it deletes what is not landed; all else goes on; have it allowed, "
+                "`offsetlake explain security` names what is needed",
+                topic=topic,
+            )
+        return read_durability(self._describe(topic).replicas, config)
 
     def read_config(self, topic: str) -> dict[str, str]:
-        """Read those of the topic's settings that `CONFIGS` names, defaults included."""
+        """Read those of the topic's settings that `CONFIGS` names, defaults included; none where we may not read them."""
         seen = self._glance.seen.get(topic)
         if seen is not None:
             return seen.config

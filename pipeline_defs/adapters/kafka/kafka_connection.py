@@ -6,8 +6,8 @@ What is asked is in `kafka.py`. Invariant: whatever Kafka answers, a caller gets
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
-from typing import Self, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Self, TypeVar
 
 import stamina
 from kafka import KafkaAdminClient, TopicPartition
@@ -21,7 +21,7 @@ from kafka.errors import (
     UnknownTopicOrPartitionError,
 )
 
-from ...core.errors import BrokerRefuses, BrokerUnavailable, StaleAnswer, UnknownTopic, cause_of
+from ...core.errors import BrokerRefuses, BrokerUnavailable, StaleAnswer, UnknownTopic, cause_of, first_line
 from .access import OPEN, Access
 from .kafka_knock import knock
 
@@ -47,6 +47,59 @@ def read_refusals(answers: Mapping[TopicPartition, type[KafkaError]]) -> dict[in
     return refused
 
 
+SILENT_SECONDS = 60.0  # for which a broker that did not answer is not asked again
+
+
+class SilentBrokers:
+    """Brokers of a cluster that do not answer us, as where their advertised address is wrong, while others do."""
+
+    def __init__(self) -> None:
+        self._noted: dict[int, tuple[float, str]] = {}  # when, and where and why
+        self._avoided: set[int | None] = set()  # by what any of them can answer
+
+    @property
+    def now(self) -> set[int]:
+        """Brokers that were asked in vain within the last `SILENT_SECONDS`."""
+        return {broker for broker, (at, _) in [*self._noted.items()] if time.monotonic() - at < SILENT_SECONDS}
+
+    @property
+    def text(self) -> str:
+        """Text on each of them, with its address and why it did not answer; empty for none."""
+        return "; ".join(self._noted[broker][1] for broker in sorted(self.now))
+
+    def note(self, failed: Mapping[int, KafkaError | OSError], admin: KafkaAdminClient) -> None:
+        """Note brokers that have just been asked in vain."""
+        for broker, error in failed.items():
+            known = admin._manager.cluster.broker_metadata(broker)
+            where = f" at {known.host}:{known.port}" if known is not None else ""
+            self._noted[broker] = time.monotonic(), f"broker {broker}{where} does not answer us: {first_line(error)}"
+
+    def keep_from(self, admin: KafkaAdminClient) -> None:
+        """Have a client put what any broker can answer to one that has not just left something unanswered, if there is one."""
+        manager, send = admin._manager, admin._manager.send
+
+        def choose() -> int | None:
+            chosen: int | None = manager.least_loaded_node()
+            others = [each.node_id for each in manager.cluster.brokers() if each.node_id not in self._avoided]
+            return others[0] if chosen in self._avoided and others else chosen
+
+        def send_to_answering(request: Any, node_id: int | None = None, request_timeout_ms: int | None = None) -> Any:
+            broker = choose() if node_id is None else node_id
+            sent = send(request, node_id=broker, request_timeout_ms=request_timeout_ms)
+            sent.add_callback(lambda _: self._avoided.discard(broker))
+            sent.add_errback(lambda _: self._avoided.add(broker))
+            return sent
+
+        manager.send = send_to_answering
+
+    def judge(self, failed: Mapping[int, KafkaError | OSError], asked: Iterable[int], admin: KafkaAdminClient) -> set[int]:
+        """Note the brokers that go on to be silent, forget those that answer; return which fail for the first time."""
+        self.note({broker: error for broker, error in failed.items() if broker in self._noted}, admin)
+        for broker in {*asked} - failed.keys():
+            self._noted.pop(broker, None)
+        return failed.keys() - self._noted.keys()
+
+
 class Connection:
     """Connection to one Kafka cluster, closed with `close()`."""
 
@@ -63,6 +116,7 @@ class Connection:
         self.access = access
         self._timeout_ms = int(timeout_seconds * 1000)
         self._admin: KafkaAdminClient | None = None
+        self._silent = SilentBrokers()
         self._lock = threading.Lock()
         self._failed: tuple[float, Exception] | None = None  # when the last connection failed, and why
 
@@ -162,10 +216,12 @@ class Connection:
     def _connect(self) -> KafkaAdminClient:
         if self.access.path is not None:  # a refused login is reported at once
             knock(self.bootstrap_servers, self.access, self._timeout_ms / 1000)
-        return KafkaAdminClient(
+        admin = KafkaAdminClient(
             bootstrap_servers=self.bootstrap_servers,
             client_id="offsetlake",
             request_timeout_ms=self._timeout_ms,
             bootstrap_timeout_ms=self._timeout_ms,
             **self.access.kafka_python(),
         )
+        self._silent.keep_from(admin)
+        return admin

@@ -6,7 +6,6 @@ answers for metadata, and one that lags still describes a topic that is gone, so
 ids: kafka-python's admin client picks brokers itself, so its connection manager is used (docs/design/0003).
 """
 
-import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -31,15 +30,14 @@ from kafka.protocol.consumer import OffsetForLeaderEpochRequest
 from kafka.protocol.metadata import MetadataRequest
 from kafka.structs import OffsetAndTimestamp
 
-from ...core.errors import first_line
 from ...core.log.plan_step import TopicIds, Watermarks
+from .kafka_connection import SilentBrokers
 
 ISOLATION = {"read_uncommitted": 0, "read_committed": 1}
 CONFIGS = ("cleanup.policy", "retention.ms", "retention.bytes", "min.insync.replicas", "unclean.leader.election.enable")
 NO_LEADER = -1
 _NO_ID = str(UUID(int=0))  # what brokers before 2.8 are taken to say
 LEADER_MS = 2_000  # how long to wait for a leader that moves
-SILENT_SECONDS = 60.0  # for which a broker that did not answer is not asked again
 NO_ANSWER = (KafkaConnectionError, KafkaTimeoutError, NodeNotReadyError, RequestTimedOutError, OSError)
 Place = tuple[str, str | None, int, int, str]  # topic, its id, Kafka partition, offset, isolation level
 
@@ -93,37 +91,6 @@ class Description:
         if {each.topic_id for each in ids} != {self.topic_id} or len({*ids}) > 1:
             return None
         return replace(self, cluster_id=next(iter(ids)).cluster_id)
-
-
-class SilentBrokers:
-    """Brokers of a cluster that do not answer us, as where their advertised address is wrong, while others do."""
-
-    def __init__(self) -> None:
-        self._noted: dict[int, tuple[float, str]] = {}  # when, and where and why
-
-    @property
-    def now(self) -> set[int]:
-        """Brokers that were asked in vain within the last `SILENT_SECONDS`."""
-        return {broker for broker, (at, _) in [*self._noted.items()] if time.monotonic() - at < SILENT_SECONDS}
-
-    @property
-    def text(self) -> str:
-        """Text on each of them, with its address and why it did not answer; empty for none."""
-        return "; ".join(self._noted[broker][1] for broker in sorted(self.now))
-
-    def note(self, failed: Mapping[int, KafkaError | OSError], admin: KafkaAdminClient) -> None:
-        """Note brokers that have just been asked in vain."""
-        for broker, error in failed.items():
-            known = admin._manager.cluster.broker_metadata(broker)
-            where = f" at {known.host}:{known.port}" if known is not None else ""
-            self._noted[broker] = time.monotonic(), f"broker {broker}{where} does not answer us: {first_line(error)}"
-
-    def judge(self, failed: Mapping[int, KafkaError | OSError], asked: Iterable[int], admin: KafkaAdminClient) -> set[int]:
-        """Note the brokers that go on to be silent, forget those that answer; return which fail for the first time."""
-        self.note({broker: error for broker, error in failed.items() if broker in self._noted}, admin)
-        for broker in {*asked} - failed.keys():
-            self._noted.pop(broker, None)
-        return failed.keys() - self._noted.keys()
 
 
 @dataclass(frozen=True, slots=True)

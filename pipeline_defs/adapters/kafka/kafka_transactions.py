@@ -12,6 +12,7 @@ from kafka.admin import TransactionDescription, TransactionState
 from kafka.errors import TransactionalIdNotFoundError
 
 OVERDUE_SECONDS = 300  # past the transaction's time-out, as in Kafka's own tool
+UNTOLD = "if this login may Describe its transactional id"
 _RUNNING = {
     TransactionState.ONGOING,
     TransactionState.PREPARE_COMMIT,
@@ -90,7 +91,7 @@ def _describe(admin: KafkaAdminClient, producer_ids: set[int]) -> dict[int, tupl
 
 def _why_hanging(detail: TransactionDescription | None, partition: TopicPartition, now_ms: int) -> str | None:
     if detail is None:
-        return "no coordinator knows its producer"
+        return f"no coordinator tells of its producer, {UNTOLD}"
     if detail.state not in _RUNNING or partition not in detail.topic_partitions:
         return f"its coordinator has it as {detail.state.value} without this Kafka partition"
     overdue = (now_ms - detail.transaction_start_time_ms - detail.transaction_timeout_ms) / 1000

@@ -178,7 +178,7 @@ def serve(folder: Path, request: str) -> None:
         at_last.callback(_stop, session)
         server = _describe(session, port, asked["fingerprint"])
         at_last.callback(withdraw, folder, server)
-        write_private(folder / STATE, asdict(server))
+        write_private(folder / STATE, asdict(server) | {"file": str((folder / STATE).absolute())})
         _watch(folder, server, session, ended, Limits(**asked["limits"]))
 
 

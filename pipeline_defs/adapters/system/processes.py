@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 _POLL_SECONDS = 0.05
 _KILL_SECONDS = 10
@@ -186,6 +186,15 @@ def _observe_with_ps(pid: int) -> _Seen | None:
     state, _, started = shown.stdout.strip().partition(" ")
     process = Process(pid, started.strip())
     return _Seen(process, has_ended=state.startswith("Z"), is_stopped=state.startswith("T")) if started else None
+
+
+def is_copied(state: dict[str, Any], file: Path) -> bool:
+    """Return whether a file with the state of a process was copied, with its folder: what it names is of the other folder.
+
+    It says in its `file`, which is taken out, where it was written; where nothing is there any more it was moved.
+    """
+    written = Path(state.pop("file", file))
+    return written.exists() and not written.samefile(file)
 
 
 def free_ports(count: int) -> list[int]:

@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from ...adapters.tables.delta_log import raw_table_log
 from ...adapters.tables.duck import Duck
 from ...core.advice import counted
 from ...landing.auditing import Finding, check_completeness, check_published, check_replay, check_table, check_tiling, looked
@@ -130,6 +131,9 @@ def run_audit(topic: Topic, adapters: Adapters, replay: str, seed: str, shown: S
     findings.append(check_published(topic.name, adapters.lake, shown.update))
     if adapters.settings.has_raw_table:
         findings.append(looked("raw_table", lambda: check_table(topic.name, adapters.lake, in_progress)))
+    elif (version := raw_table_log(topic.name, adapters.lake.store).read_head().version) >= 0:
+        frozen = f"the raw table stays at version {version}, as OFFSETLAKE_RAW_TABLE is off: set it to on, or move it away"
+        findings.append(Finding("raw_table", f"version {version}", (frozen,)))
     if topic.decode is not None:
         findings.append(looked("decoded_table", lambda: check_decoded(topic, adapters)))
     if topic.latest is not None:

@@ -214,8 +214,12 @@ def build_decoded_checks(topic: Topic) -> list[dg.AssetChecksDefinition]:
     def asking(name: str) -> Ask:
         return lambda topic, adapters, _: _CHECKS[name][0](topic, adapters)
 
-    key = partial(dg.AssetCheckKey, topic.decoded_key)
-    return [build_check(topic, key(name), asking(name), _CHECKS[name][1]) for name in _names(topic)]
+    return [build_check(topic, key, asking(key.name), _CHECKS[key.name][1]) for key in decoded_check_keys(topic)]
+
+
+def decoded_check_keys(topic: Topic) -> list[dg.AssetCheckKey]:
+    """Return the keys of the checks of a topic's decoded asset; none where it is not decoded."""
+    return [dg.AssetCheckKey(topic.decoded_key, name) for name in _names(topic)] if topic.decode else []
 
 
 def check_decodings(topic: Topic, adapters: Adapters) -> list[dg.AssetCheckEvaluation]:

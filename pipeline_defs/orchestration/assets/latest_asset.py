@@ -3,15 +3,17 @@
 Its check compares a share of the keys, drawn anew for each run, with a recomputation.
 """
 
-import uuid
 import zlib
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import dagster as dg
 from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecordStatus
 
+from ...adapters.system.locks import scratch
 from ...adapters.tables.latest_table import TREE, LatestSnapshot, LatestTable
 from ...adapters.tables.latest_winners import MOST_TOLD, SHARES, Inputs, Winners
 from ...adapters.telemetry.openlineage import Derived, telling
@@ -21,7 +23,6 @@ from ...core.tables.decoded_table import TREE as DECODED
 from ...core.tables.latest import Latest
 from ...landing.attempt import Attempt
 from ...landing.auditing import Finding
-from ...landing.staging_places import staging_here
 from ...resources import Adapters
 from ...tables.latest import LatestTools, Updated, find_due, find_stretches, place, told_if_unreadable, update
 from ...topics import Topic, op_name
@@ -113,7 +114,7 @@ def build_latest_check(topic: Topic, config: Latest) -> dg.AssetChecksDefinition
     """Build the check of a topic's latest table."""
 
     def ask(topic: Topic, adapters: Adapters, context: dg.AssetCheckExecutionContext) -> Finding:
-        return check_share(topic.name, config, share_of(context.run.run_id), adapters.latest_tools())
+        return check_share(topic.name, config, share_of(context.run.run_id), adapters.latest_tools(), may_wait=True)
 
     text = f"One key in {SHARES}, drawn by the run's id, has the record that a full recomputation gives."
     return build_check(topic, dg.AssetCheckKey(topic.latest_key, RECOMPUTED), ask, text)
@@ -145,12 +146,18 @@ def check_share(topic: str, config: Latest, share: int, tools: LatestTools, *, m
         return Finding(RECOMPUTED, f"{what}, which is not there yet", (), {"keys": 0, "ranges": 0})
     if not due.is_comparable:
         return Finding(RECOMPUTED, what, (f"latest/{topic} {waits}; update it, then check",))
-    attempt, lake = f"check-{uuid.uuid4().hex}", tools.lake
+    if due.snapshot.damage:  # nothing is decoded that it could be made of
+        text = f"latest/{topic} is broken: {due.snapshot.damage}; once something is decoded, the next update makes it anew"
+        return Finding(RECOMPUTED, what, (text,))
+    lake = tools.lake
     placed = place(due.decoded, lake.recent(topic).log.epoch_of)
     inputs = Inputs(find_stretches(placed, placed, lake), present=[*due.snapshot.files])
     try:
-        with staging_here(attempt, lake) as staging, told_if_unreadable(inputs, replace(due, placed=placed), lake):
-            keys, wrong = Winners(lake, inputs, due.snapshot.schema, config, staging.root).find_differences(share)
+        with (
+            TemporaryDirectory(dir=scratch(), prefix="check-") as folder,  # not the lake's: looking at it makes nothing there
+            told_if_unreadable(inputs, replace(due, placed=placed), lake),
+        ):
+            keys, wrong = Winners(lake, inputs, due.snapshot.schema, config, Path(folder)).find_differences(share)
     except DamagedFile as error:
         text = f"latest/{topic} is broken: {error}; `{command('latest', topic, '--rebuild')}` makes it anew"
         return Finding(RECOMPUTED, what, (text,))

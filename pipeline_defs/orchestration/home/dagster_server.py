@@ -25,9 +25,10 @@ from dagster import DagsterRunStatus
 from dagster._core.storage.dagster_run import FINISHED_STATUSES
 
 from ...adapters.system.locks import START_LOCK, Holder, try_start_lock
-from ...adapters.system.processes import Process, is_stopped, spawn_process, wait_for
+from ...adapters.system.processes import Process, is_copied, is_stopped, spawn_process, wait_for
 from ...adapters.system.project_folder import ENV_FILE, PROJECT, STARTED_BY_US, read_env_file
 from ...core.errors import BadSetting, Refused, Unavailable
+from ...topics import BROKEN_TOPICS
 from .daemons import Listener, find_daemons
 from .dagster_home import open_instance
 from .run_locks import find_code_server, is_code_server_gone
@@ -42,8 +43,9 @@ LOG_BYTES = 50_000_000  # a log that is longer goes on as dagster.log.1, and is 
 _STATE = "dagster.json"
 _POLL_SECONDS = 0.25
 _LOCATIONS = """
-{ workspaceOrError { ... on Workspace { locationEntries { locationOrLoadError { ... on PythonError
-  { message causes { message } } } } } } }
+{ workspaceOrError { ... on Workspace { locationEntries { locationOrLoadError {
+  ... on PythonError { message causes { message } }
+  ... on RepositoryLocation { repositories { sensors { name } } } } } } } }
 """
 UNANSWERED = "_InactiveRpcError"  # of gRPC: the code server hangs, or is just being started
 _INSTANCE = "{ instance { info } }"
@@ -254,10 +256,14 @@ class DagsterServer:
     def find_load_error(self, patience_seconds: float = START_SECONDS) -> str | None:
         """Return why the project's definitions did not load, so that nothing plans and lands; none where they did.
 
+        Other code locations of its workspace may fail: Dagster's UI tells of them, and they stop nothing here.
         It has `UNANSWERED` where only the code server does not answer, which says nothing of them.
         """
         entries = self._ask(_LOCATIONS, patience_seconds)["workspaceOrError"]["locationEntries"]
         found = [entry["locationOrLoadError"] for entry in entries]
+        loaded = [each for entry in found for each in (entry or {}).get("repositories", ())]
+        if any(sensor["name"] == BROKEN_TOPICS for repository in loaded for sensor in repository["sensors"]):
+            return None
         errors = [[error, *error["causes"]] for error in found if error and "message" in error]
         return next((chain[-1]["message"].strip() for chain in errors), None)  # the innermost says what is wrong
 
@@ -298,7 +304,7 @@ class DagsterServer:
         try:
             with chdir(self._project):  # whose `.env` it reads
                 self._process = spawn_process([*command, "-p", str(port)], log=self.log, environment=environment)
-            state = {"pid": self._process.pid, "started": self._process.started, "url": self.url}
+            state = {"pid": self._process.pid, "started": self._process.started, "url": self.url, "file": str(self._state)}
             self._state.write_text(json.dumps(state))
             self._await_answer()
         except BaseException:
@@ -342,6 +348,8 @@ class DagsterServer:
         """Return the Dagster that was started here last, and its UI's address; none where the file is gone, or torn."""
         with suppress(FileNotFoundError, ValueError, LookupError, TypeError):
             state: dict[str, Any] = json.loads(self._state.read_text())
+            if is_copied(state, self._state):
+                return None
             return Process(state["pid"], state["started"]), str(state["url"])
         return None
 

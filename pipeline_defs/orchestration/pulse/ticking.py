@@ -33,7 +33,7 @@ from ..assets.latest_asset import latest_metadata
 from ..assets.raw_asset import materialization
 from ..runs.known import Known, read_known
 from ..runs.progress import TopicProgress, held_back, read_progress, waiting_text
-from ..runs.projection import find_unseen, read_told_lag, register_keys, report_lag, report_losses
+from ..runs.projection import find_unseen, forget_unplanned, read_told_lag, register_keys, report_lag, report_losses
 from ..runs.tries import UPDATE, read_tries
 from ..runs.waiting import backing_off_text, pending_text, read_undecoded, why_blocked
 
@@ -90,6 +90,9 @@ def run_tick(topic: Topic, instance: dg.DagsterInstance, adapters: Adapters, kno
     compared = _Compared(known.database, coverage, 0, known.last_told(topic.asset_key), adapters.now_ms())
     is_told = compared.is_same(adapters.compared.get(topic.asset_key))
     registered = 0
+    if topic.asset_key not in adapters.compared and coverage.log.steps and coverage.log.base is None:
+        # as a lake's backup leaves them; of a longer history the hourly comparison does it
+        forget_unplanned(instance, topic, lambda: adapters.lake.recent(topic.name))
     if not is_told:
         registered = register_keys(instance, topic, coverage, read_whole=lambda: adapters.lake.coverage(topic.name))
     adapters.watch_step("keys_registered", topic=topic.name, keys=registered)

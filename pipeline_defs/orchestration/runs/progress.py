@@ -268,7 +268,8 @@ def holding_text(topic: Topic, transaction: OpenTransaction, now_ms: int) -> str
     if transaction.hanging is None:
         return f"{what}; what follows is planned when it ends"
     return (
-        f"{what}; it hangs: {transaction.hanging}, so nobody ends it; abort it: kafka-transactions.sh abort --topic "
+        f"{what}; it hangs: {transaction.hanging}, so nobody ends it; once its producer is gone, abort it: "
+        "kafka-transactions.sh abort --topic "
         f"{topic.name} --partition {transaction.partition} --start-offset {transaction.first_offset}"
     )
 

@@ -41,7 +41,6 @@ ACTIVE = [
     DagsterRunStatus.CANCELING,
 ]
 _MACHINES = {f"dagster/{name}" for name in ("sensor_name", "schedule_name", "auto_materialize", "from_automation_condition")}
-_RETRIES = {"dagster/parent_run_id", "dagster/auto_retry_run_id"}  # asked for by whoever asked for the first
 FAILED = [DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED]
 _MATERIALIZED, _PLANNED = dg.DagsterEventType.ASSET_MATERIALIZATION, dg.DagsterEventType.ASSET_MATERIALIZATION_PLANNED
 # events that may say why a run failed
@@ -332,9 +331,10 @@ def find_places(order: Order) -> Places:
 def is_redo_of_person(tags: Mapping[str, str]) -> bool:
     """Return whether a person launched a run, which then reads landed ranges again.
 
-    Sensors, schedules and declarative automation do not ask for that, and a retry only goes on with the first run.
+    Sensors, schedules and declarative automation do not ask for that; a retry, or a click on Re-execute, has the tags of the
+    run that it repeats.
     """
-    return tags.keys().isdisjoint(_MACHINES | _RETRIES)
+    return tags.keys().isdisjoint(_MACHINES)
 
 
 def read_ranges_of(run: DagsterRun, order: Order, places: Places) -> list[OffsetRange | None]:

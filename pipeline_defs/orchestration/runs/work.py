@@ -60,13 +60,17 @@ def run_of(context: dg.AssetExecutionContext, duty: Duty, adapters: Adapters) ->
 
 @contextmanager
 def at_work(context: Context, adapters: Adapters, topic: str | None = None) -> Iterator[None]:
-    """Hold the lock of a run where nothing else in this process has it, and check its lake.
-
-    What fails the run is logged in our own words first: Dagster's UI shows the error itself below its stack trace.
-    """
+    """Hold the lock of a run where nothing else in this process has it, check its lake, and tell what fails it."""
     hold_run(context.instance.root_directory, context.run.run_id)
-    try:
+    with telling(context):
         adapters.check_lake(topic)
+        yield
+
+
+@contextmanager
+def telling(context: Context) -> Iterator[None]:
+    """Log what fails a run in our own words first: Dagster's UI shows the error itself below its stack trace."""
+    try:
         yield
     except Exception as error:
         ours = as_ours(error, f"run {context.run.run_id}")

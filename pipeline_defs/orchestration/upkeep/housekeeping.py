@@ -18,9 +18,12 @@ from ...resources import Adapters
 from ...tables.deleting import SWEEP_AFTER_SECONDS, find_orphans, is_vacuum_due, sweep_orphans, vacuum
 from ...topics import TOPIC_TAG, Topic
 from ..assets.checks import audit_keys
+from ..assets.decoded_asset import decoded_check_keys
+from ..assets.latest_asset import RECOMPUTED
 from ..pulse.rebuilding import COMPARE
 from ..runs.visiting import do_for_each
 from ..runs.waiting import read_due
+from ..runs.work import telling
 from .compacting import compact_and_check, may_be_due
 from .pruning import Pruning, find_retirable, has_too_many, is_any_old, location_of, retire_keys
 
@@ -67,7 +70,8 @@ def _build_chore(topics: Sequence[Topic], chore: Chore) -> dg.Definitions:
             if chore.longest_seconds is None or time.monotonic() - began < chore.longest_seconds:
                 chore.do(topic, context, adapters, pyspark)
 
-        do_for_each(_choose(topics, context.op_config["topics"]), adapters, do_one)
+        with telling(context):
+            do_for_each(_choose(topics, context.op_config["topics"]), adapters, do_one)
 
     return _with_schedule(
         do,
@@ -228,14 +232,20 @@ def _build_pruning(topics: Sequence[Topic]) -> dg.Definitions:
     return _with_schedule(prune, PRUNE, "45 3 * * *", told, is_due, "no run is old enough")
 
 
+def audited(topic: Topic) -> list[dg.AssetCheckKey]:
+    """Return the keys of all checks of a topic."""
+    latest = [dg.AssetCheckKey(topic.latest_key, RECOMPUTED)] if topic.latest else []
+    return [*audit_keys(topic), *decoded_check_keys(topic), *latest]
+
+
 def _build_audit(topics: Sequence[Topic]) -> dg.Definitions:
     """Build the job with every check of every topic; its schedule launches a run for each topic."""
     if not topics:
         return dg.Definitions()
     job = dg.define_asset_job(
         AUDIT,
-        selection=dg.AssetSelection.checks(*(key for topic in topics for key in audit_keys(topic))),
-        description="Every check of each topic: tiling, completeness, published digests, replay, progress, losses.",
+        selection=dg.AssetSelection.checks(*(key for topic in topics for key in audited(topic))),
+        description="Every check of each topic: of what is landed, lost and waiting, and of its decoded and latest tables.",
     )
 
     @dg.schedule(
@@ -249,7 +259,7 @@ def _build_audit(topics: Sequence[Topic]) -> dg.Definitions:
         at = context.scheduled_execution_time.isoformat()
         return [
             dg.RunRequest(
-                f"{topic.name} {at}", asset_check_keys=audit_keys(topic), tags={TOPIC_TAG: topic.name, AUDIT_TAG: "nightly"}
+                f"{topic.name} {at}", asset_check_keys=audited(topic), tags={TOPIC_TAG: topic.name, AUDIT_TAG: "nightly"}
             )
             for topic in topics
         ]
