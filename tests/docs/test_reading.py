@@ -90,10 +90,9 @@ def test_what_reading_says_is_so(landed: World, tmp_path: Path) -> None:
     (reader.folder / LAKE).symlink_to(world.lake_folder)
 
     blocks = [of_world(block, world) for block in read_blocks(READING)]
-    assert [block.language for block in blocks if block.language != "python"] == ["sql", "console", "sql", "sql", "sql"]
-    counted, one_line, bare, with_views, since = (block for block in blocks if block.language != "python")
+    assert [block.language for block in blocks if block.language != "python"] == ["sql", "sql", "sql", "sql"]
+    counted, bare, with_views, since = (block for block in blocks if block.language != "python")
     assert run_bare(reader, counted) == [("0", "503", "0", "502"), ("1", "497", "0", "496")]
-    reader.type_in(one_line, f"reading.md:{one_line.line}")
 
     found = run_bare(reader, bare)
     assert [(int(p), int(o)) for p, o, *_ in found] == sorted(world.sent)
