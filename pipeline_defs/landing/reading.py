@@ -49,7 +49,8 @@ def split_readable(work: Work, ranges: Sequence[OffsetRange]) -> tuple[list[Verd
         is_current = offsets.generation == log_state.generation and log_state.topic_id in {None, topic_id}
         marks = watermarks.get(offsets.partition)
         reading, reason = _readable_or_reason(work, offsets, marks, is_current=is_current)
-        if is_current and offsets.partition in seen.leaderless:
+        is_hidden = is_current and offsets.partition in seen.leaderless
+        if is_hidden:
             where = offsets.text(work.topic)
             reason = f"range {where}: no broker that answers us leads its partition; nothing was written; start one that has it"
         manifest, is_landed = work.coverage.manifests.get(offsets), work.coverage.is_landed(offsets)
@@ -59,7 +60,7 @@ def split_readable(work: Work, ranges: Sequence[OffsetRange]) -> tuple[list[Verd
             verdicts.append(left)
         elif reading is not None:
             readings.append(reading)
-        elif manifest is not None and is_landed:
+        elif manifest is not None and is_landed and not is_hidden:
             verdicts.append(verify_expired(offsets, manifest, reason, tools.lake, work.digests))
         else:
             verdicts.append(replace(failed(offsets, reason), is_unread=True))

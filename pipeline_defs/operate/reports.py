@@ -11,7 +11,7 @@ from ..adapters.tables.latest_table import LatestTable
 from ..adapters.tables.sql_text import file_pattern
 from ..adapters.tables.topic_rows import within
 from ..core.advice import command
-from ..core.errors import BrokenTable, BrokerUnavailable, DamagedFile, OtherCluster, Refused, UnknownTopic
+from ..core.errors import BrokenTable, BrokerUnavailable, DamagedFile, NoLeader, OtherCluster, Refused, UnknownTopic
 from ..core.log.coverage import State
 from ..core.log.topic_state import find_shrunk, refuse_other_cluster
 from ..core.offsets import OffsetRange
@@ -125,7 +125,7 @@ def check_broker(topic: Topic, adapters: Adapters) -> Finding:
     try:
         topic_id, cluster_id = kafka.read_ids(topic.name)
         refuse_other_cluster(topic.name, log_state.cluster_id, cluster_id)
-    except (UnknownTopic, OtherCluster, BrokerUnavailable) as error:
+    except (UnknownTopic, OtherCluster, BrokerUnavailable, NoLeader) as error:
         return Finding("broker", NOT_ASKED, (str(error),))
     state, violations = (
         kafka.read_topic_state(topic.name, log_state, replace(topic.policy, records_per_range=1), adapters.now_ms()),
@@ -140,6 +140,10 @@ def check_broker(topic: Topic, adapters: Adapters) -> Finding:
         planned_to = head.offset if head else mark.earliest
         facts["on_broker"] += mark.end - mark.earliest
         facts["not_planned"] += max(0, mark.end - max(planned_to, mark.earliest))
+    violations += [
+        f"{topic.name}/{partition}: no broker that answers us leads it, so what it has is not compared"
+        for partition in state.leaderless
+    ]
     violations += [
         f"{topic.name}/{partition} is planned to {log_state.heads[partition].offset}, and Kafka has lost records before that: "
         f"its log ends at {marks[partition].end} now; the next tick, or `{command('plan', topic.name, '--apply')}`, lands what "

@@ -145,7 +145,8 @@ def select_times(topic: Topic, coverage: Coverage, start_ms: int, end_ms: int, a
     unlanded: dict[int, int] = {}
     if coverage.pending():
         kafka = adapters.kafka(topic)
-        marks = kafka.read_watermarks(topic.name, topic.policy.isolation_level)
+        waiting = {each.partition for each in coverage.pending()}
+        marks = kafka.read_watermarks(topic.name, topic.policy.isolation_level, waiting)
         # negative times mean something else to Kafka, and no time finds records that old
         is_old = start_ms < 0
         unlanded = (

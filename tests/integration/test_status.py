@@ -18,24 +18,26 @@ from pipeline_defs.adapters.system.locks import share
 from pipeline_defs.adapters.telemetry.prometheus import metrics_text
 from pipeline_defs.cli.look import glance
 from pipeline_defs.core.advice import NOTHING
-from pipeline_defs.core.errors import BrokerRefuses
+from pipeline_defs.core.errors import BrokerRefuses, NoLeader
 from pipeline_defs.core.landing.picture import CAUSES, NOT_LANDED, UNDECODED, LinkLook
 from pipeline_defs.core.landing.verdicts import Outcome
 from pipeline_defs.core.log.planning import plan
 from pipeline_defs.core.tables.latest import Latest
 from pipeline_defs.operate.metrics import read_metrics
+from pipeline_defs.operate.reports import check_broker
 from pipeline_defs.operate.status import find_instance, read_left_behind, read_statuses
 from pipeline_defs.orchestration.assets.checks import MAPPED
+from pipeline_defs.orchestration.choosing import select_times
 from pipeline_defs.orchestration.home.run_locks import CODE_SERVER
 from pipeline_defs.orchestration.map.page import read_picture, summary
 from pipeline_defs.orchestration.runs import progress
-from pipeline_defs.orchestration.runs.ledger import Endangered, check_expiry, read_endangered
+from pipeline_defs.orchestration.runs.ledger import Endangered, accept_loss, check_expiry, read_endangered, read_ledger
 from pipeline_defs.orchestration.runs.moments import time_text
 from pipeline_defs.orchestration.runs.tries import UPDATE, trying, trying_all
 from pipeline_defs.orchestration.topic_set import TopicFiles
 from pipeline_defs.resources import Adapters
-from pipeline_defs.topics import LAND_PENDING, PROGRESS, TIME_TO_LOSS
-from tests.support.pulse import audited, said
+from pipeline_defs.topics import LAND_PENDING, NOTHING_LOST, PROGRESS, TIME_TO_LOSS
+from tests.support.pulse import audited, check_of, said
 from tests.support.world import World
 
 HOUR_MS = 3600 * 1000
@@ -145,6 +147,37 @@ def test_what_is_wrong_with_a_topic_or_a_partition_of_it_hides_no_other(world: W
         text = metrics_text(read_metrics(topics, world.adapters, world.instance))
         ups = {line.rpartition(" ")[0]: line[-3:] for line in text.splitlines() if line.startswith("offsetlake_up{")}
         assert ups == {f'offsetlake_up{{topic="{world.name}"}}': "1.0", f'offsetlake_up{{topic="{other.name}"}}': "0.0"}
+
+
+def test_what_is_lost_stays_lost_while_nobody_leads_its_partition(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[R-30] Else a broker that is silent would make a loss green, and a choice by time would leave out what waits."""
+    observe = Kafka.observe
+    world.fill(30, 20)
+    world.plan_and_land()
+    world.send_numbered(9, 1)
+    world.plan()
+    (waiting,) = world.pending
+    world.delete_records(1, 25)
+
+    def is_lost() -> bool:
+        world.tick()
+        return not check_of(world, world.topic.check_key(NOTHING_LOST)).passed
+
+    def without_leader(kafka: Kafka, topic: str, level: str) -> Observation:
+        seen = observe(kafka, topic, level)
+        return dataclasses.replace(seen, watermarks={0: seen.watermarks[0]}, leaderless=(1,))
+
+    assert is_lost(), "the control"
+    monkeypatch.setattr(Kafka, "observe", without_leader)
+    assert is_lost(), "nobody can say that it is no loss any more"
+    for ask in (
+        lambda: read_ledger(world.topic, world.adapters),
+        lambda: accept_loss(world.topic, waiting.key, world.adapters, "ada"),
+        lambda: select_times(world.topic, world.coverage, 0, world.adapters.now_ms(), world.adapters),
+    ):
+        with pytest.raises(NoLeader, match=f"leads {world.name}/1; nothing was written"):
+            ask()
+    assert f"{world.name}/1: no broker that answers us" in check_broker(world.topic, world.adapters).violations[0]
 
 
 def endangered(world: World) -> list[Endangered]:

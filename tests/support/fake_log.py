@@ -5,7 +5,7 @@ appended is never forgotten: it is what the lake is held against. `FakeSpark` wr
 """
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from pipeline_defs.adapters.kafka.kafka_glance import Observation
 from pipeline_defs.adapters.lake.lake import Lake
 from pipeline_defs.adapters.lake.parquet import RAW_SCHEMA
-from pipeline_defs.core.errors import EngineLost, ScanFailed, UnknownTopic
+from pipeline_defs.core.errors import EngineLost, NoLeader, ScanFailed, UnknownTopic
 from pipeline_defs.core.landing.scans import Scan
 from pipeline_defs.core.log.cutting import Policy
 from pipeline_defs.core.log.holes import BatchSpan, Cause, SpanKind
@@ -171,7 +171,9 @@ class FakeKafka:
     def read_ids(self, topic: str) -> TopicIds:
         return TopicIds(self.topic_id, None)
 
-    def read_watermarks(self, topic: str, isolation_level: str) -> Mapping[int, Watermarks]:
+    def read_watermarks(self, topic: str, isolation_level: str, of: Collection[int] = ()) -> Mapping[int, Watermarks]:
+        if {*of} & self.leaderless:
+            raise NoLeader("nobody leads it")
         return self.observe(topic, isolation_level).watermarks
 
     def observe(self, topic: str, isolation_level: str) -> Observation:

@@ -194,6 +194,10 @@ def test_a_range_that_nobody_leads_takes_no_other_along(tmp_path: Path) -> None:
     assert again(lake).coverage("a").pending() == [failed.offsets]
     kafka.elect()
     assert {each.outcome for each in land_both().values()} == {Outcome.LANDED, Outcome.ALREADY_LANDED}
+    kafka.lose_leader(0)
+    tools = fake_tools(lake=again(lake), spark=spark, kafka=kafka)
+    (again_read,) = land("a", ["0-0-4"], Attempt("b", "run", "test", redo=True), tools)
+    assert again_read.outcome is Outcome.FAILED, "nothing of it has expired"
 
 
 @pytest.mark.parametrize("has_untellable", [True, False])

@@ -416,13 +416,17 @@ def test_a_history_that_does_not_answer_ends_nothing_and_is_told_once(tmp_path: 
 
 def test_another_code_location_that_does_not_load_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-30] It is of another team, and Dagster's UI tells of it."""
-    failed = {"locationOrLoadError": {"message": "theirs", "causes": [{"message": "no password"}]}}
-    ours = {"locationOrLoadError": {"repositories": [{"sensors": [{"name": BROKEN_TOPICS}]}]}}
-    other = {"locationOrLoadError": {"repositories": [{"sensors": [{"name": "own"}]}]}}
-    server = DagsterServer(tmp_path, tmp_path)
-    for entries, why in (([ours, failed], None), ([other, failed], "no password"), ([other], None), ([failed], "no password")):
-        found = {"workspaceOrError": {"locationEntries": [*entries, {"locationOrLoadError": None}]}}
-        monkeypatch.setattr(server, "_ask", lambda *_, found=found: found)
+    server = DagsterServer(tmp_path, tmp_path, tmp_path / "workspace.yaml")
+    for workspace, broken, why in (
+        ("python_module: {module_name: a, location_name: ours}", "theirs", None),
+        ("python_module: {module_name: a, location_name: ours}", "ours", "no password"),
+        ("python_module: a", "theirs", "no password"),
+        ("[", "theirs", "no password"),
+    ):
+        (tmp_path / "workspace.yaml").write_text(f"load_from: [{{{workspace}}}]")
+        failed = {"message": "it fails", "causes": [{"message": "no password"}]}
+        entries = [{"name": name, "locationOrLoadError": failed if name == broken else {}} for name in ("ours", "theirs")]
+        monkeypatch.setattr(server, "_ask", lambda *_, found=entries: {"workspaceOrError": {"locationEntries": found}})
         assert server.find_load_error() == why
 
 
@@ -479,7 +483,7 @@ def test_a_code_server_that_does_not_answer_says_nothing_of_the_definitions(
     server = DagsterServer(tmp_path, tmp_path)
     definitions = up._Definitions(tmp_path, up._Trouble(Mock()))
     for said in ("<_InactiveRpcError of RPC at 12:00>", "<_InactiveRpcError of RPC at 12:01>", " it is torn\n"):
-        entry = {"locationOrLoadError": {"message": "outer", "causes": [{"message": said}]}}
+        entry = {"name": "ours", "locationOrLoadError": {"message": "outer", "causes": [{"message": said}]}}
         monkeypatch.setattr(server, "_ask", lambda *_, entry=entry: {"workspaceOrError": {"locationEntries": [entry]}})
         definitions.look(server, is_ticking=False)
     hangs, torn = alarms

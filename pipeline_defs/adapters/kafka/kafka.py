@@ -35,7 +35,6 @@ from .kafka_glance import (
     read_configs,
     read_epoch_ends,
     read_ids_of_leaders,
-    read_log_dirs,
 )
 from .kafka_log import (
     FETCH_BYTES,
@@ -118,9 +117,15 @@ class Kafka(Connection):
 
         return self._ask(topic, question)
 
-    def read_watermarks(self, topic: str, isolation_level: str) -> Mapping[int, Watermarks]:
-        """Read `[earliest, end)` of every Kafka partition, the end at the reader's isolation level."""
-        return self.observe(topic, isolation_level).watermarks
+    def read_watermarks(self, topic: str, isolation_level: str, of: Collection[int] = ()) -> Mapping[int, Watermarks]:
+        """Read `[earliest, end)` of every Kafka partition with a leader, the end at the reader's isolation level.
+
+        Raises `NoLeader` if one `of` these has none.
+        """
+        seen = self.observe(topic, isolation_level)
+        if hidden := sorted({*of} & {*seen.leaderless}):
+            raise self._no_leader(topic, hidden)
+        return seen.watermarks
 
     def observe(self, topic: str, isolation_level: str) -> Observation:
         """Read ids and watermarks of one incarnation of the topic; start over if it was recreated in between.
@@ -296,7 +301,7 @@ class Kafka(Connection):
         return {p: sizes.get(p, 0) / (mark.end - mark.earliest) for p, mark in watermarks.items() if mark.end > mark.earliest}
 
     def read_sizes(self, topic: str, partitions: Sequence[int]) -> dict[int, int]:
-        """Read the bytes on disk of each Kafka partition's largest replica."""
+        """Read the bytes on disk of each Kafka partition at its leader."""
         glance = self._glance  # another thread may end it meanwhile
         if glance.seen.get(topic) is None:
             return self._read_sizes({topic: partitions}).get(topic, {})
@@ -306,7 +311,9 @@ class Kafka(Connection):
 
     def _read_sizes(self, topics: Mapping[str, Sequence[int]]) -> dict[str, dict[int, int]]:
         wanted = {topic: list(partitions) for topic, partitions in topics.items()}
-        brokers = self._ask(next(iter(topics)), lambda admin: read_log_dirs(admin, wanted, self._silent))
+        told = {topic: seen.told if (seen := self._glance.seen.get(topic)) else self._describe(topic) for topic in topics}
+        leaders = sorted({leader for each in told.values() for leader in each.leaders.values()})  # the others may be silent
+        brokers = self._ask(next(iter(topics)), lambda admin: admin.describe_log_dirs(wanted, brokers=leaders))
         sizes: dict[str, dict[int, int]] = {}
         for found in (found for broker in brokers for log_dir in broker["log_dirs"] for found in log_dir["topics"]):
             largest = sizes.setdefault(found["name"], {})
@@ -395,7 +402,7 @@ class Kafka(Connection):
         stable = self._read_ends(topic, partitions, "read_committed")
         high = self._read_ends(topic, partitions, "read_uncommitted")
         behind = {p: high[p] for p in partitions if stable[p] < high[p]}
-        found = self._ask(topic, lambda admin: find_open(admin, topic, behind, now_ms)) if behind else []
+        found = self._ask(topic, lambda admin: find_open(admin, topic, behind, now_ms, self._silent.now)) if behind else []
         return [each if each.started_at_ms is not None else self._began_with_first(topic, each) for each in found]
 
     def _began_with_first(self, topic: str, transaction: OpenTransaction) -> OpenTransaction:

@@ -47,7 +47,7 @@ def read_refusals(answers: Mapping[TopicPartition, type[KafkaError]]) -> dict[in
     return refused
 
 
-SILENT_SECONDS = 60.0  # for which a broker that did not answer is not asked again
+SILENT_SECONDS = 30.0  # for which a broker that did not answer is not asked again
 
 
 class SilentBrokers:
@@ -65,7 +65,8 @@ class SilentBrokers:
     @property
     def text(self) -> str:
         """Text on each of them, with its address and why it did not answer; empty for none."""
-        return "; ".join(self._noted[broker][1] for broker in sorted(self.now))
+        noted = {**self._noted}  # another thread may change it
+        return "; ".join(noted[broker][1] for broker in sorted(self.now) if broker in noted)
 
     def note(self, failed: Mapping[int, KafkaError | OSError], admin: KafkaAdminClient) -> None:
         """Note brokers that have just been asked in vain."""
@@ -86,11 +87,16 @@ class SilentBrokers:
         def send_to_answering(request: Any, node_id: int | None = None, request_timeout_ms: int | None = None) -> Any:
             broker = choose() if node_id is None else node_id
             sent = send(request, node_id=broker, request_timeout_ms=request_timeout_ms)
-            sent.add_callback(lambda _: self._avoided.discard(broker))
+            sent.add_callback(lambda _: self._has_answered(broker))
             sent.add_errback(lambda _: self._avoided.add(broker))
             return sent
 
         manager.send = send_to_answering
+
+    def _has_answered(self, broker: int | None) -> None:
+        self._avoided.discard(broker)
+        if broker is not None:
+            self._noted.pop(broker, None)
 
     def judge(self, failed: Mapping[int, KafkaError | OSError], asked: Iterable[int], admin: KafkaAdminClient) -> set[int]:
         """Note the brokers that go on to be silent, forget those that answer; return which fail for the first time."""

@@ -223,13 +223,6 @@ def read_ids_of_leaders(
     return ids, failed
 
 
-def read_log_dirs(admin: KafkaAdminClient, wanted: Mapping[str, Sequence[int]], silent: SilentBrokers) -> list[dict[str, Any]]:
-    """Read what each broker that answers has on its disks of some Kafka partitions."""
-    brokers = {each.node_id for each in admin._manager.cluster.brokers()} - silent.now
-    found: list[dict[str, Any]] = admin.describe_log_dirs(wanted, brokers=sorted(brokers))
-    return found
-
-
 def read_epoch_ends(
     admin: KafkaAdminClient, topic: str, leaders: Mapping[int, int], epochs: Mapping[int, tuple[int, int]]
 ) -> dict[int, int]:

@@ -4,7 +4,7 @@ kafka-python's `find_hanging_transactions` looks only among those that a coordin
 coordinator has lost, which hang for ever. Invariant: a transaction that has ended meanwhile is never named.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from kafka import KafkaAdminClient, TopicPartition
@@ -37,16 +37,19 @@ class OpenTransaction:
     hanging: str | None
 
 
-def find_open(admin: KafkaAdminClient, topic: str, high_watermarks: Mapping[int, int], now_ms: int) -> list[OpenTransaction]:
+def find_open(
+    admin: KafkaAdminClient, topic: str, high_watermarks: Mapping[int, int], now_ms: int, silent: Collection[int] = ()
+) -> list[OpenTransaction]:
     """Find the open transactions of some Kafka partitions, given with their high watermarks.
 
-    The log is asked before and after the coordinators: what both its answers have is open, and hangs if no coordinator has it.
+    The log is asked before and after the coordinators: what both its answers have is open, and hangs if no coordinator has it;
+    while brokers are `silent`, which are not asked, nobody knows that.
     """
     partitions = [TopicPartition(topic, p) for p in sorted(high_watermarks)]
     before = _read_open(admin, partitions)
     if not before:
         return []
-    known = _describe(admin, {producer_id for _, _, producer_id in before})
+    known = _describe(admin, {producer_id for _, _, producer_id in before}, silent)
     found = []
     for place in sorted(before & _read_open(admin, partitions)):
         partition, first_offset, producer_id = place
@@ -60,7 +63,7 @@ def find_open(admin: KafkaAdminClient, topic: str, high_watermarks: Mapping[int,
                 producer_id,
                 name,
                 started if started >= 0 else None,
-                _why_hanging(detail, TopicPartition(topic, partition), now_ms),
+                None if detail is None and silent else _why_hanging(detail, TopicPartition(topic, partition), now_ms),
             )
         )
     return found
@@ -76,10 +79,13 @@ def _read_open(admin: KafkaAdminClient, partitions: Sequence[TopicPartition]) ->
     }
 
 
-def _describe(admin: KafkaAdminClient, producer_ids: set[int]) -> dict[int, tuple[str | None, TransactionDescription | None]]:
+def _describe(
+    admin: KafkaAdminClient, producer_ids: set[int], silent: Collection[int]
+) -> dict[int, tuple[str | None, TransactionDescription | None]]:
     """Read the transactional id of each producer, and what its coordinator says of it; none if it has forgotten."""
     found: dict[int, tuple[str | None, TransactionDescription | None]] = {}
-    for listings in admin.list_transactions(producer_id_filters=sorted(producer_ids)).values():
+    brokers = [each.node_id for each in admin._manager.cluster.brokers() if each.node_id not in silent] if silent else None
+    for listings in admin.list_transactions(brokers, producer_id_filters=sorted(producer_ids)).values():
         for listing in listings:
             try:
                 (detail,) = admin.describe_transactions([listing.transactional_id]).values()

@@ -194,7 +194,10 @@ def is_copied(state: dict[str, Any], file: Path) -> bool:
     It says in its `file`, which is taken out, where it was written; where nothing is there any more it was moved.
     """
     written = Path(state.pop("file", file))
-    return written.exists() and not written.samefile(file)
+    try:
+        return written.exists() and not written.samefile(file)
+    except OSError:  # it is in a folder that we may not enter: of somebody else
+        return True
 
 
 def free_ports(count: int) -> list[int]:

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from ...core.advice import command, counted
-from ...core.errors import BrokerUnavailable, Refused, UnknownTopic
+from ...core.errors import BrokerUnavailable, NoLeader, Refused, UnknownTopic
 from ...core.log.coverage import State
 from ...core.log.losses import Loss, Skip, find_skips
 from ...core.log.planning import SkipAhead
@@ -65,7 +65,7 @@ def losses(topic: str | None, as_json: bool) -> None:
         skips.extend((each, skip) for skip in find_skips(adapters.lake.recent(each.name)))
         try:
             found.extend((each, loss) for loss in read_ledger(each, adapters))
-        except (BrokerUnavailable, UnknownTopic) as error:
+        except (BrokerUnavailable, NoLeader, UnknownTopic) as error:
             found.extend((each, loss) for loss in read_ledger(each, adapters, is_asked=False))
             print_error(error, f"topic {each.name}: only what the lake says is shown: ")
             unasked.append(each)

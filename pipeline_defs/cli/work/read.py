@@ -131,9 +131,8 @@ def run_audit(topic: Topic, adapters: Adapters, replay: str, seed: str, shown: S
     findings.append(check_published(topic.name, adapters.lake, shown.update))
     if adapters.settings.has_raw_table:
         findings.append(looked("raw_table", lambda: check_table(topic.name, adapters.lake, in_progress)))
-    elif (version := raw_table_log(topic.name, adapters.lake.store).read_head().version) >= 0:
-        frozen = f"the raw table stays at version {version}, as OFFSETLAKE_RAW_TABLE is off: set it to on, or move it away"
-        findings.append(Finding("raw_table", f"version {version}", (frozen,)))
+    elif adapters.lake.store.list(raw_table_log(topic.name, adapters.lake.store).folder):
+        findings.append(looked("raw_table", lambda: _find_frozen(topic.name, adapters)))
     if topic.decode is not None:
         findings.append(looked("decoded_table", lambda: check_decoded(topic, adapters)))
     if topic.latest is not None:
@@ -156,6 +155,13 @@ def run_audit(topic: Topic, adapters: Adapters, replay: str, seed: str, shown: S
         sample = None if replay == "all" else int(replay)
         findings.append(check_replay(topic.name, tools, sample=sample, seed=seed, progress=shown.update))
     return findings
+
+
+def _find_frozen(topic: str, adapters: Adapters) -> Finding:
+    """Say that nobody appends to a raw table which is there."""
+    version = raw_table_log(topic, adapters.lake.store).read_head().version
+    said = f"the raw table stays at version {version}, as OFFSETLAKE_RAW_TABLE is off: set it to on"
+    return Finding("raw_table", f"version {version}", (said,))
 
 
 def print_findings(topic: str, findings: list[Finding]) -> None:

@@ -19,6 +19,7 @@ from ..runs.progress import TopicProgress, check_progress, read_progress
 from ..runs.projection import CONCERNS, as_evaluation, report_check
 from ..runs.tries import read_tries
 from ..runs.waiting import undecoded_text
+from ..runs.work import telling
 
 REPLAY_RANGES = 1
 QUICK = ("tiling", "completeness")  # what every landing run proves again; the rest is the audit job's
@@ -50,7 +51,8 @@ def build_check(
 
     @dg.multi_asset_check(name=f"{op_name(key.asset_key)}_{key.name}", specs=[spec], pool=pool)
     def check(context: dg.AssetCheckExecutionContext, adapters: dg.ResourceParam[Adapters]) -> dg.AssetCheckResult:
-        found = ask(topic, adapters, context)
+        with telling(context):
+            found = ask(topic, adapters, context)
         return as_result(found) if isinstance(found, Finding) else found
 
     return check
@@ -83,10 +85,11 @@ def report_troubles(
 ) -> Finding:
     """Report to Dagster, outside of any run, what is lost, what may soon be and what is stalled, each where it is news.
 
-    Returns the finding on what is stalled.
+    Returns the finding on what is stalled. While nobody can say what is lost, what was told of it stands.
     """
     progress = check_progress(topic, found, instance, now_ms)
-    for finding in (check_nothing_lost(topic, ledger), check_expiry(topic, found.endangered), progress):
+    losses = [] if found.hides_losses else [check_nothing_lost(topic, ledger), check_expiry(topic, found.endangered)]
+    for finding in (*losses, progress):
         key = topic.check_key(finding.check)
         report_check(instance, key, as_result(finding), known.checks.get(key))
     return progress

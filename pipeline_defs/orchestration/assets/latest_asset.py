@@ -22,7 +22,7 @@ from ...core.errors import DamagedFile
 from ...core.tables.decoded_table import TREE as DECODED
 from ...core.tables.latest import Latest
 from ...landing.attempt import Attempt
-from ...landing.auditing import Finding
+from ...landing.auditing import Finding, looked
 from ...resources import Adapters
 from ...tables.latest import LatestTools, Updated, find_due, find_stretches, place, told_if_unreadable, update
 from ...topics import Topic, op_name
@@ -114,7 +114,8 @@ def build_latest_check(topic: Topic, config: Latest) -> dg.AssetChecksDefinition
     """Build the check of a topic's latest table."""
 
     def ask(topic: Topic, adapters: Adapters, context: dg.AssetCheckExecutionContext) -> Finding:
-        return check_share(topic.name, config, share_of(context.run.run_id), adapters.latest_tools(), may_wait=True)
+        tools, share = adapters.latest_tools(), share_of(context.run.run_id)
+        return looked(RECOMPUTED, lambda: check_share(topic.name, config, share, tools, may_wait=True))
 
     text = f"One key in {SHARES}, drawn by the run's id, has the record that a full recomputation gives."
     return build_check(topic, dg.AssetCheckKey(topic.latest_key, RECOMPUTED), ask, text)

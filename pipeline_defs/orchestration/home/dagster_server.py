@@ -28,7 +28,6 @@ from ...adapters.system.locks import START_LOCK, Holder, try_start_lock
 from ...adapters.system.processes import Process, is_copied, is_stopped, spawn_process, wait_for
 from ...adapters.system.project_folder import ENV_FILE, PROJECT, STARTED_BY_US, read_env_file
 from ...core.errors import BadSetting, Refused, Unavailable
-from ...topics import BROKEN_TOPICS
 from .daemons import Listener, find_daemons
 from .dagster_home import open_instance
 from .run_locks import find_code_server, is_code_server_gone
@@ -43,9 +42,8 @@ LOG_BYTES = 50_000_000  # a log that is longer goes on as dagster.log.1, and is 
 _STATE = "dagster.json"
 _POLL_SECONDS = 0.25
 _LOCATIONS = """
-{ workspaceOrError { ... on Workspace { locationEntries { locationOrLoadError {
-  ... on PythonError { message causes { message } }
-  ... on RepositoryLocation { repositories { sensors { name } } } } } } } }
+{ workspaceOrError { ... on Workspace { locationEntries { name locationOrLoadError { ... on PythonError
+  { message causes { message } } } } } } }
 """
 UNANSWERED = "_InactiveRpcError"  # of gRPC: the code server hangs, or is just being started
 _INSTANCE = "{ instance { info } }"
@@ -260,12 +258,18 @@ class DagsterServer:
         It has `UNANSWERED` where only the code server does not answer, which says nothing of them.
         """
         entries = self._ask(_LOCATIONS, patience_seconds)["workspaceOrError"]["locationEntries"]
-        found = [entry["locationOrLoadError"] for entry in entries]
-        loaded = [each for entry in found for each in (entry or {}).get("repositories", ())]
-        if any(sensor["name"] == BROKEN_TOPICS for repository in loaded for sensor in repository["sensors"]):
-            return None
+        own = self._find_own_location()
+        ours = [entry for entry in entries if entry["name"] == own] or entries
+        found = [entry["locationOrLoadError"] for entry in ours]
         errors = [[error, *error["causes"]] for error in found if error and "message" in error]
         return next((chain[-1]["message"].strip() for chain in errors), None)  # the innermost says what is wrong
+
+    def _find_own_location(self) -> str | None:
+        """Return the name of the project's code location, the first of its workspace; none where that names none."""
+        with suppress(OSError, yaml.YAMLError, LookupError, TypeError, AttributeError):
+            first = yaml.safe_load(self._workspace.read_text())["load_from"][0]
+            return next((str(each["location_name"]) for each in first.values()), None)
+        return None
 
     def _ask(self, query: str, patience_seconds: float = START_SECONDS) -> Any:
         body = json.dumps({"query": query}).encode()

@@ -22,7 +22,7 @@ from typing import Any
 
 import dagster as dg
 
-from ...core.errors import BrokerUnavailable, Refused, UnknownTopic, Violation
+from ...core.errors import BrokerUnavailable, NoLeader, Refused, UnknownTopic, Violation
 from ...core.landing.picture import CAUSES, UNDECODED, Line, LinkLook, Picture, draw_picture
 from ...core.log.holes import Cause
 from ...core.log.losses import all_losses
@@ -128,7 +128,7 @@ def read_picture(topic: Topic, adapters: Adapters, instance: dg.DagsterInstance)
     remark = ""
     try:
         marks = adapters.kafka(topic).read_watermarks(topic.name, topic.policy.isolation_level)
-    except (BrokerUnavailable, UnknownTopic) as error:
+    except (BrokerUnavailable, NoLeader, UnknownTopic) as error:
         marks, remark = {}, f"From the lake alone: {error}"
     tried = read_tries(instance, topic.landing).tried
     decodings = None

@@ -176,7 +176,8 @@ def _report_dangers(
     Return texts on what is stalled.
     """
     ledger, now_ms = found.losses(), adapters.now_ms()
-    report_losses(instance, topic, ledger, find_skips(found.coverage), known.last(topic.losses_key))
+    if not found.hides_losses:
+        report_losses(instance, topic, ledger, find_skips(found.coverage), known.last(topic.losses_key))
     since = [each.timestamp_ms for each in found.endangered if each.timestamp_ms is not None]
     waiting_seconds = max(0.0, (now_ms - min(since, default=now_ms)) / 1000)
     of, told = adapters.told_lag.get(topic.name, (None, None))

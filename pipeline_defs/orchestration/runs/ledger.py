@@ -86,10 +86,12 @@ def check_expiry(topic: Topic, endangered: Sequence[Endangered]) -> Finding:
 def read_ledger(topic: Topic, adapters: Adapters, *, is_asked: bool = True) -> list[Loss]:
     """Read every loss of a topic, those recorded first, then those of ranges that are not landed.
 
-    Unless the broker `is_asked`, without what it has deleted since: it alone knows that.
+    Unless the broker `is_asked`, without what it has deleted since: it alone knows that. Raise `NoLeader` where it cannot be
+    asked about a range that waits.
     """
     coverage = adapters.lake.recent(topic.name)
-    marks = adapters.kafka(topic).read_watermarks(topic.name, topic.policy.isolation_level) if is_asked else {}
+    waiting, level = {each.partition for each in coverage.pending()}, topic.policy.isolation_level
+    marks = adapters.kafka(topic).read_watermarks(topic.name, level, waiting) if is_asked else {}
     return all_losses(coverage, marks)
 
 
@@ -170,7 +172,8 @@ def _refuse_if_there(topic: str, offsets: OffsetRange, coverage: Coverage, lake:
 
 
 def _lost_now(topic: Topic, offsets: OffsetRange, state: State, adapters: Adapters) -> tuple[int, int]:
-    marks = adapters.kafka(topic).read_watermarks(topic.name, topic.policy.isolation_level).get(offsets.partition)
+    level, of = topic.policy.isolation_level, [offsets.partition]
+    marks = adapters.kafka(topic).read_watermarks(topic.name, level, of).get(offsets.partition)
     lost = read_from(offsets, marks.earliest).lost if marks is not None and state in _LANDABLE else ()
     if not lost:
         raise Refused(

@@ -60,6 +60,11 @@ class TopicProgress:
     is_served: bool
     blocked: str
 
+    @property
+    def hides_losses(self) -> bool:
+        """Whether nobody can say what Kafka has deleted of a range that waits."""
+        return any(offsets.partition in self.leaderless for offsets in self.coverage.pending())
+
     def losses(self) -> list[Loss]:
         """Return the loss ledger as of now, without claims whose run is still at work: those are no loss yet."""
         return [loss for loss in all_losses(self.coverage, self.marks) if loss.offsets not in self.tries.in_progress]

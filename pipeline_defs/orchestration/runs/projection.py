@@ -80,10 +80,11 @@ def register_keys(
 def forget_unplanned(instance: dg.DagsterInstance, topic: Topic, read_whole: Callable[[], Coverage]) -> Coverage:
     """Delete Dagster's keys that no step of the plan log has: somebody typed them between those of ranges.
 
-    The whole history is returned; it is read after the keys, so it has what was planned meanwhile.
+    The whole history is returned; it is read after the keys, so it has what was planned meanwhile. Where it is summed up by
+    now, nothing is deleted.
     """
     keys, coverage = instance.get_dynamic_partitions(topic.ranges_name), read_whole()
-    for key in {*keys} - {offsets.key for offsets in coverage.log.ranges}:
+    for key in {*keys} - {offsets.key for offsets in coverage.log.ranges} if coverage.log.base is None else ():
         instance.delete_dynamic_partition(topic.ranges_name, key)
     return coverage
 

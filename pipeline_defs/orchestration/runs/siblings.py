@@ -9,6 +9,7 @@ from collections.abc import Set as AbstractSet
 
 import dagster as dg
 from dagster import DagsterRun, DagsterRunStatus, RunsFilter
+from dagster._core.storage.tags import PARENT_RUN_ID_TAG
 
 from ...core.offsets import OffsetRange
 from ...topics import REDO_TAG, Topic
@@ -70,5 +71,6 @@ def end_siblings(
 
 def read_landed_by(instance: dg.DagsterInstance, run: DagsterRun) -> str | None:
     """Read which run has landed the ranges of this one while it waited for its turn; none where it is to land them."""
-    now = instance.get_run_by_id(run.run_id) if BACKFILL_TAG in run.tags else None
+    is_first = BACKFILL_TAG in run.tags and PARENT_RUN_ID_TAG not in run.tags  # else the tag is of the run that it repeats
+    now = instance.get_run_by_id(run.run_id) if is_first else None
     return now.tags.get(LANDED_BY_TAG) if now is not None else None

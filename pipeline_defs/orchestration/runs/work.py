@@ -23,6 +23,7 @@ from ..home.run_locks import hold_run
 from .projection import RANGE_END, RANGE_START, is_redo_of_person
 
 Context = dg.OpExecutionContext | dg.AssetExecutionContext
+AnyContext = Context | dg.AssetCheckExecutionContext
 
 
 def selected_keys(context: dg.AssetExecutionContext, topic: str) -> list[str]:
@@ -68,7 +69,7 @@ def at_work(context: Context, adapters: Adapters, topic: str | None = None) -> I
 
 
 @contextmanager
-def telling(context: Context) -> Iterator[None]:
+def telling(context: AnyContext) -> Iterator[None]:
     """Log what fails a run in our own words first: Dagster's UI shows the error itself below its stack trace."""
     try:
         yield
