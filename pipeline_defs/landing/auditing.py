@@ -123,10 +123,9 @@ def check_published(
     published = sorted(coverage.manifests.keys() - coverage.unfinished)
     manifests = [manifest for manifest in map(coverage.manifests.__getitem__, published) if manifest.file is not None]
     size = sum(manifest.file.bytes for manifest in manifests if manifest.file)
-    nights = 1 if night is None else min(MOST_NIGHTS, 1 + size // NIGHTLY_BYTES)
-    part, count = (night or 0) % nights, len(manifests)
-    first, last = (count * at // nights for at in (part, part + 1))  # neighbours, since these share compacted files
-    manifests = [each for at, each in enumerate(manifests) if first <= at < last or each.offsets.key in doubted]
+    count = len(manifests)
+    part, nights = share_of(night, count, size)
+    manifests = [each for at, each in enumerate(manifests) if at in part or each.offsets.key in doubted]
     digests, violations = Digests(lake), dict[str, str]()
     with ThreadPoolExecutor(DIGEST_THREADS) as pool:
         for done, violation in enumerate(pool.map(lambda manifest: _why_not_published(manifest, digests, lake), manifests), 1):
@@ -137,6 +136,16 @@ def check_published(
     told = f"{len(manifests) - dropped} files" + (f", and in the table {dropped} whose files were dropped" if dropped else "")
     told += f"; all {count} within {nights} nights" if nights > 1 else ""
     return Finding("published_digest", told, tuple(violations.values()), {"bytes": size // nights}, tuple(violations))
+
+
+def share_of(night: int | None, count: int, size: int) -> tuple[range, int]:
+    """Return which of so many files, of so many bytes in all, a night reads, and within how many nights all are read.
+
+    They are neighbours, since these share compacted files; all of them without a night.
+    """
+    nights = 1 if night is None else min(MOST_NIGHTS, 1 + size // NIGHTLY_BYTES)
+    part = (night or 0) % nights
+    return range(count * part // nights, count * (part + 1) // nights), nights
 
 
 def _why_not_published(manifest: Manifest, digests: Digests, lake: Lake) -> str | None:

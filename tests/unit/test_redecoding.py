@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -39,7 +40,9 @@ from pipeline_defs.core.tables.decoded_table import TREE, Contents, DecodedGroup
 from pipeline_defs.core.tables.decoding import Decided, choose_outdated
 from pipeline_defs.core.tables.delta import Commit, File
 from pipeline_defs.core.tables.latest import Latest
+from pipeline_defs.landing import auditing
 from pipeline_defs.landing.attempt import Attempt
+from pipeline_defs.landing.auditing import MOST_NIGHTS
 from pipeline_defs.operate import reader
 from pipeline_defs.orchestration.assets.decoded_checks import check_decoded, read_dead_letters
 from pipeline_defs.tables import compaction, decoding
@@ -561,6 +564,15 @@ def test_what_is_said_of_a_range_and_in_no_file_is_named(compacted: LandedTopic)
     assert log.commit(Commit(removes={dead.path: EPOCH_MS}), table, EPOCH_MS)
     first, second = check_decoded(compacted.topic, compacted.adapters).violations
     assert "no file of the table has its 1 dead letters" in first and "0-10-20" in second
+
+
+def test_each_night_reads_a_part_of_a_large_table(compacted: LandedTopic, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[R-39] All of it within so many nights, each file once."""
+    damage(compacted.path(SECOND))
+    (said,) = check_decoded(compacted.topic, compacted.adapters).violations
+    monkeypatch.setattr(auditing, "NIGHTLY_BYTES", 1)
+    nights = [check_decoded(compacted.topic, compacted.adapters, night=night).violations for night in range(MOST_NIGHTS)]
+    assert [*chain(*nights)] == [said]
 
 
 def test_a_damaged_file_is_not_compacted(compacted: LandedTopic) -> None:

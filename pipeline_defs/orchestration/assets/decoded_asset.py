@@ -30,7 +30,7 @@ from ...resources import Adapters
 from ...tables.decoding import decode
 from ...topics import LANDED_TAG, Topic, op_name
 from ..runs.known import database_of
-from ..runs.moments import telling_pace
+from ..runs.moments import DAY_MS, telling_pace
 from ..runs.projection import read_data_versions
 from ..runs.tries import trying
 from ..runs.work import Context, new_attempt, run_of, selected_keys, step_logger, tell_range
@@ -212,6 +212,8 @@ def build_decoded_checks(topic: Topic) -> list[dg.AssetChecksDefinition]:
     """Build the checks of a topic's decoded asset."""
 
     def asking(name: str) -> Ask:
+        if name == COMPLETENESS:
+            return lambda topic, adapters, _: check_decoded(topic, adapters, night=adapters.now_ms() // DAY_MS)
         return lambda topic, adapters, _: _CHECKS[name][0](topic, adapters)
 
     return [build_check(topic, key, asking(key.name), _CHECKS[key.name][1]) for key in decoded_check_keys(topic)]

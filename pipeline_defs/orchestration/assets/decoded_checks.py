@@ -14,7 +14,7 @@ from ...core.tables.decoded_ranges import DecodedRanges
 from ...core.tables.decoded_sums import DecodedSums
 from ...core.tables.decoded_table import TREE, first_range
 from ...core.tables.decoding import Decoding, completeness_of
-from ...landing.auditing import DIGEST_THREADS, Finding
+from ...landing.auditing import DIGEST_THREADS, Finding, share_of
 from ...landing.landed_files import why_changed
 from ...resources import Adapters
 from ...topics import Topic
@@ -35,11 +35,11 @@ _WHY = {
 }
 
 
-def check_decoded(topic: Topic, adapters: Adapters, *, is_recent: bool = False) -> Finding:
+def check_decoded(topic: Topic, adapters: Adapters, *, is_recent: bool = False, night: int | None = None) -> Finding:
     """Check the equation of every range that is decoded, and the digests of the table's files.
 
     Count, too, the ranges that wait and those that an older decoder made. `is_recent` leaves out digests, and ranges that a
-    frontier document sums up.
+    frontier document sums up; with `night`, the running number of a night, only a part of a large table is read.
     """
     coverage = adapters.lake.recent(topic.name) if is_recent else adapters.lake.coverage(topic.name)
     decoded = adapters.decodings.read_ranges(topic.name)
@@ -58,7 +58,7 @@ def check_decoded(topic: Topic, adapters: Adapters, *, is_recent: bool = False) 
         for offsets, path in lacking
     ]
     if not is_recent:
-        violations += _find_changed(decoded, {path for _, path in lacking}, adapters)
+        violations += _find_changed(decoded, {path for _, path in lacking}, adapters, night)
         violations += [
             f"range {offsets.text(topic.name)}: {adapters.lake.store.url(path)}, which says what it was decoded to, is gone or "
             f"changed; `{command('decode', topic.name, '--key', offsets.key)}` makes it again, or where defs.yaml has changed "
@@ -86,10 +86,12 @@ def _find_without_file(decoded: DecodedRanges, looked_at: Mapping[OffsetRange, D
                 yield offsets, f"{count} {what}"
 
 
-def _find_changed(decoded: DecodedRanges, lacking: Collection[str], adapters: Adapters) -> Iterator[str]:
+def _find_changed(decoded: DecodedRanges, lacking: Collection[str], adapters: Adapters, night: int | None) -> Iterator[str]:
     """Yield a text on each file of the table that is not what its log says, and on how to make it again, but for `lacking`."""
     topic, folder = decoded.topic, f"{TREE}/{decoded.topic}"
     files = [file for path, file in sorted(decoded.table.files.items()) if f"{folder}/{path}" not in lacking]
+    part, _ = share_of(night, len(files), sum(file.bytes for file in files))
+    files = files[part.start : part.stop]
     with ThreadPoolExecutor(DIGEST_THREADS) as pool:
         for file, reason in zip(files, pool.map(lambda file: why_changed(file, folder, adapters.lake), files), strict=True):
             if reason:
