@@ -124,7 +124,7 @@ def check_published(
     manifests = [manifest for manifest in map(coverage.manifests.__getitem__, published) if manifest.file is not None]
     size = sum(manifest.file.bytes for manifest in manifests if manifest.file)
     count = len(manifests)
-    part, nights = share_of(night, count, size)
+    part, nights = files_of_night(night, count, size)
     manifests = [each for at, each in enumerate(manifests) if at in part or each.offsets.key in doubted]
     digests, violations = Digests(lake), dict[str, str]()
     with ThreadPoolExecutor(DIGEST_THREADS) as pool:
@@ -138,7 +138,7 @@ def check_published(
     return Finding("published_digest", told, tuple(violations.values()), {"bytes": size // nights}, tuple(violations))
 
 
-def share_of(night: int | None, count: int, size: int) -> tuple[range, int]:
+def files_of_night(night: int | None, count: int, size: int) -> tuple[range, int]:
     """Return which of so many files, of so many bytes in all, a night reads, and within how many nights all are read.
 
     They are neighbours, since these share compacted files; all of them without a night.

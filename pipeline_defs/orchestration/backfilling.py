@@ -26,7 +26,7 @@ from .home.daemons import HEARTBEAT_SECONDS, is_silent, read_silence
 from .runs.moments import time_text
 from .runs.projection import register_keys
 from .runs.siblings import BACKFILL_TAG
-from .runs.work import telling
+from .runs.work import logging_failure
 
 SUCCEEDED = {BulkActionStatus.COMPLETED_SUCCESS, BulkActionStatus.COMPLETED}
 EVENTS_AT_ONCE = 1_000
@@ -199,7 +199,7 @@ def build_backfill(topic: Topic) -> dg.Definitions:
         },
     )
     def launch(context: dg.OpExecutionContext, adapters: dg.ResourceParam[Adapters]) -> None:
-        with telling(context):
+        with logging_failure(context):
             adapters.check_lake(topic.name)
             coverage = adapters.lake.coverage(topic.name)
             choice = _choice(context.op_config["ranges"])

@@ -33,7 +33,7 @@ from hypothesis import strategies as st
 from sqlalchemy.exc import OperationalError
 
 from pipeline_defs.adapters.spark.spark_server import STATE, Server, read_server, write_private
-from pipeline_defs.adapters.system.processes import read_process
+from pipeline_defs.adapters.system.processes import placed, read_process
 from pipeline_defs.adapters.testbed import broker
 from pipeline_defs.adapters.testbed.broker import Broker, read_broker
 from pipeline_defs.cli.launching import NOTE, SHOWN_REASONS, Launched, print_runs
@@ -437,10 +437,9 @@ def test_a_copied_folder_has_no_process_of_the_folder_that_it_was_copied_from(tm
     own = read_process(os.getpid())
     assert own is not None
     broker._write_state(Broker(tmp_path / "a" / "broker", own, 1, 2))
-    state = asdict(Server(1, "", own, own, 0.0, "", "")) | {"file": str(tmp_path / "a" / "engine" / STATE)}
-    write_private(tmp_path / "a" / "engine" / STATE, state)
-    dagster = {**asdict(own), "url": "", "file": str(tmp_path / "a" / "up" / "dagster.json")}
-    (tmp_path / "a" / "up" / "dagster.json").write_text(json.dumps(dagster))
+    engine, dagster = tmp_path / "a" / "engine" / STATE, tmp_path / "a" / "up" / "dagster.json"
+    write_private(engine, placed(asdict(Server(1, "", own, own, 0.0, "", "")), engine))
+    dagster.write_text(json.dumps(placed({**asdict(own), "url": ""}, dagster)))
 
     def found(folder: Path) -> list[bool]:
         left = DagsterServer(folder / "up", tmp_path)._read_state()

@@ -24,7 +24,7 @@ from ...core.errors import EngineUnavailable
 from ..store.disk import errno_in, mend
 from ..system.java import take_all_letters
 from ..system.locks import hold_start, try_start_lock
-from ..system.processes import Process, end_group, is_copied, spawn_process, stop_process, too_few_files, wait_for
+from ..system.processes import Process, end_group, read_placed, spawn_process, stop_process, too_few_files, wait_for
 from .spark_liveness import LOOPBACK
 
 STATE, LOG, WORK, SPENT = "server.json", "server.log", "work", "spent"
@@ -131,12 +131,12 @@ def read_state(folder: Path) -> Server | None:
     """
     with telling_folder(folder):
         try:
-            found = json.loads((folder / STATE).read_text())
-            if is_copied(found, folder / STATE):
+            found = read_placed(folder / STATE)
+            if found is None:
                 return None
             server = Server(**{**found, **{name: Process(**found[name]) for name in ("process", "jvm")}})
             return server if 0 < server.port < 1 << 16 else None
-        except (FileNotFoundError, ValueError, TypeError, KeyError, RecursionError):
+        except (FileNotFoundError, ValueError, TypeError, AttributeError, KeyError, RecursionError):
             return None
 
 

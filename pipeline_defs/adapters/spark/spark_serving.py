@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from ...core.errors import EngineUnavailable
-from ..system.processes import end_group, free_ports, read_process, stop_process
+from ..system.processes import end_group, free_ports, placed, read_process, stop_process
 from .spark_liveness import LOOPBACK
 from .spark_server import (
     CONNECT_MODE,
@@ -178,7 +178,7 @@ def serve(folder: Path, request: str) -> None:
         at_last.callback(_stop, session)
         server = _describe(session, port, asked["fingerprint"])
         at_last.callback(withdraw, folder, server)
-        write_private(folder / STATE, asdict(server) | {"file": str((folder / STATE).absolute())})
+        write_private(folder / STATE, placed(asdict(server), folder / STATE))
         _watch(folder, server, session, ended, Limits(**asked["limits"]))
 
 

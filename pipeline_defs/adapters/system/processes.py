@@ -4,6 +4,7 @@ Starts them in a session of their own and stops them from any process. Knows not
 Invariant: a signal goes only to a process whose start time is the one recorded.
 """
 
+import json
 import logging
 import os
 import resource
@@ -188,16 +189,23 @@ def _observe_with_ps(pid: int) -> _Seen | None:
     return _Seen(process, has_ended=state.startswith("Z"), is_stopped=state.startswith("T")) if started else None
 
 
-def is_copied(state: dict[str, Any], file: Path) -> bool:
-    """Return whether a file with the state of a process was copied, with its folder: what it names is of the other folder.
+def placed(state: Mapping[str, Any], file: Path) -> dict[str, Any]:
+    """Return the document of a process's state as its file has it: with where that is, for `read_placed`."""
+    return {**state, "file": str(file.absolute())}
 
-    It says in its `file`, which is taken out, where it was written; where nothing is there any more it was moved.
+
+def read_placed(file: Path) -> dict[str, Any] | None:
+    """Read what `placed` gave, without the place; none where it was copied with its folder: its process is of the other one.
+
+    Where nothing is any more at the place that it names, it was moved. Raises what reading a file or JSON does.
     """
+    state: dict[str, Any] = json.loads(file.read_text("utf-8"))
     written = Path(state.pop("file", file))
     try:
-        return written.exists() and not written.samefile(file)
+        is_copied = written.exists() and not written.samefile(file)
     except OSError:  # it is in a folder that we may not enter: of somebody else
-        return True
+        is_copied = True
+    return None if is_copied else state
 
 
 def free_ports(count: int) -> list[int]:

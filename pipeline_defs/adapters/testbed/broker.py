@@ -22,7 +22,7 @@ from kafka.errors import KafkaError
 from ...core.errors import BadSetting, BrokerUnavailable, cause_of
 from ..system.java import archive_options, find_java
 from ..system.locks import hold_start
-from ..system.processes import Process, free_ports, is_copied, last_lines, spawn_process, stop_process, wait_for
+from ..system.processes import Process, free_ports, last_lines, placed, read_placed, spawn_process, stop_process, wait_for
 
 HOST = "127.0.0.1"
 
@@ -281,13 +281,13 @@ def _is_free(port: int) -> bool:
 
 def _read_state(directory: Path) -> Broker | None:
     try:
-        document = json.loads((directory / _STATE).read_text("utf-8"))
-        if is_copied(document, directory / _STATE):
+        document = read_placed(directory / _STATE)
+        if document is None:
             return None
         return Broker(directory, Process(document.pop("pid"), document.pop("started")), **document)
     except FileNotFoundError:
         return None
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise BrokerUnavailable(
             f"broker state {directory / _STATE} cannot be read: {cause_of(error)}; see whether a broker of {directory} still "
             f"runs, stop it, and remove that file"
@@ -297,5 +297,5 @@ def _read_state(directory: Path) -> Broker | None:
 def _write_state(broker: Broker) -> None:
     ports = {"port": broker.port, "controller_port": broker.controller_port, "node_id": broker.node_id}
     scratch = broker.directory / f".{_STATE}"
-    scratch.write_text(json.dumps({**asdict(broker.process), **ports, "file": str(broker.directory / _STATE)}), "utf-8")
+    scratch.write_text(json.dumps(placed(asdict(broker.process) | ports, broker.directory / _STATE)), "utf-8")
     scratch.replace(broker.directory / _STATE)

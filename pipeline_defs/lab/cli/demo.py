@@ -50,7 +50,7 @@ GROUP BY ALL ORDER BY flights_of_that_day DESC, last_departure DESC, aircraft LI
 """
 
 
-_REDDER = {AssetCheckSeverity.WARN: "warns", AssetCheckSeverity.ERROR: "RED"}
+_SHOWN = {AssetCheckSeverity.WARN: "warns", AssetCheckSeverity.ERROR: "RED"}
 
 
 class NothingHappens(OffsetlakeError):
@@ -237,7 +237,7 @@ def _print_summary(adapters: Adapters, started_ms: int, run_id: str, records: in
         records_of_checks = instance.get_records_for_run(run_id, of_type=CHECK).records
     events = [record.event_log_entry.get_dagster_event() for record in records_of_checks]
     evaluations = [event.asset_check_evaluation_data for event in events]
-    checks = {each.check_name: "green" if each.passed else _REDDER[each.severity] for each in evaluations}
+    checks = {each.check_name: "green" if each.passed else _SHOWN[each.severity] for each in evaluations}
     print_table(
         "summary",
         ["what", "value"],

@@ -19,7 +19,7 @@ from ..runs.progress import TopicProgress, check_progress, read_progress
 from ..runs.projection import CONCERNS, as_evaluation, report_check
 from ..runs.tries import read_tries
 from ..runs.waiting import undecoded_text
-from ..runs.work import telling
+from ..runs.work import logging_failure
 
 REPLAY_RANGES = 1
 QUICK = ("tiling", "completeness")  # what every landing run proves again; the rest is the audit job's
@@ -51,7 +51,7 @@ def build_check(
 
     @dg.multi_asset_check(name=f"{op_name(key.asset_key)}_{key.name}", specs=[spec], pool=pool)
     def check(context: dg.AssetCheckExecutionContext, adapters: dg.ResourceParam[Adapters]) -> dg.AssetCheckResult:
-        with telling(context):
+        with logging_failure(context):
             found = ask(topic, adapters, context)
         return as_result(found) if isinstance(found, Finding) else found
 

@@ -14,7 +14,7 @@ from ...core.tables.decoded_ranges import DecodedRanges
 from ...core.tables.decoded_sums import DecodedSums
 from ...core.tables.decoded_table import TREE, first_range
 from ...core.tables.decoding import Decoding, completeness_of
-from ...landing.auditing import DIGEST_THREADS, Finding, share_of
+from ...landing.auditing import DIGEST_THREADS, Finding, files_of_night
 from ...landing.landed_files import why_changed
 from ...resources import Adapters
 from ...topics import Topic
@@ -90,7 +90,7 @@ def _find_changed(decoded: DecodedRanges, lacking: Collection[str], adapters: Ad
     """Yield a text on each file of the table that is not what its log says, and on how to make it again, but for `lacking`."""
     topic, folder = decoded.topic, f"{TREE}/{decoded.topic}"
     files = [file for path, file in sorted(decoded.table.files.items()) if f"{folder}/{path}" not in lacking]
-    part, _ = share_of(night, len(files), sum(file.bytes for file in files))
+    part, _ = files_of_night(night, len(files), sum(file.bytes for file in files))
     files = files[part.start : part.stop]
     with ThreadPoolExecutor(DIGEST_THREADS) as pool:
         for file, reason in zip(files, pool.map(lambda file: why_changed(file, folder, adapters.lake), files), strict=True):

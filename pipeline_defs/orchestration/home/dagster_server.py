@@ -25,7 +25,7 @@ from dagster import DagsterRunStatus
 from dagster._core.storage.dagster_run import FINISHED_STATUSES
 
 from ...adapters.system.locks import START_LOCK, Holder, try_start_lock
-from ...adapters.system.processes import Process, is_copied, is_stopped, spawn_process, wait_for
+from ...adapters.system.processes import Process, is_stopped, placed, read_placed, spawn_process, wait_for
 from ...adapters.system.project_folder import ENV_FILE, PROJECT, STARTED_BY_US, read_env_file
 from ...core.errors import BadSetting, Refused, Unavailable
 from .daemons import Listener, find_daemons
@@ -308,8 +308,8 @@ class DagsterServer:
         try:
             with chdir(self._project):  # whose `.env` it reads
                 self._process = spawn_process([*command, "-p", str(port)], log=self.log, environment=environment)
-            state = {"pid": self._process.pid, "started": self._process.started, "url": self.url, "file": str(self._state)}
-            self._state.write_text(json.dumps(state))
+            state = {"pid": self._process.pid, "started": self._process.started, "url": self.url}
+            self._state.write_text(json.dumps(placed(state, self._state)))
             self._await_answer()
         except BaseException:
             self._stop()
@@ -350,11 +350,9 @@ class DagsterServer:
 
     def _read_state(self) -> tuple[Process, str] | None:
         """Return the Dagster that was started here last, and its UI's address; none where the file is gone, or torn."""
-        with suppress(FileNotFoundError, ValueError, LookupError, TypeError):
-            state: dict[str, Any] = json.loads(self._state.read_text())
-            if is_copied(state, self._state):
-                return None
-            return Process(state["pid"], state["started"]), str(state["url"])
+        with suppress(FileNotFoundError, ValueError, LookupError, TypeError, AttributeError):
+            if (state := read_placed(self._state)) is not None:
+                return Process(state["pid"], state["started"]), str(state["url"])
         return None
 
     def _stop_leftover(self) -> None:

@@ -63,13 +63,13 @@ def run_of(context: dg.AssetExecutionContext, duty: Duty, adapters: Adapters) ->
 def at_work(context: Context, adapters: Adapters, topic: str | None = None) -> Iterator[None]:
     """Hold the lock of a run where nothing else in this process has it, check its lake, and tell what fails it."""
     hold_run(context.instance.root_directory, context.run.run_id)
-    with telling(context):
+    with logging_failure(context):
         adapters.check_lake(topic)
         yield
 
 
 @contextmanager
-def telling(context: AnyContext) -> Iterator[None]:
+def logging_failure(context: AnyContext) -> Iterator[None]:
     """Log what fails a run in our own words first: Dagster's UI shows the error itself below its stack trace."""
     try:
         yield

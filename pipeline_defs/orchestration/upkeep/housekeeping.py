@@ -23,7 +23,7 @@ from ..assets.latest_asset import RECOMPUTED
 from ..pulse.rebuilding import COMPARE
 from ..runs.visiting import do_for_each
 from ..runs.waiting import read_due
-from ..runs.work import telling
+from ..runs.work import logging_failure
 from .compacting import compact_and_check, may_be_due
 from .pruning import Pruning, find_retirable, has_too_many, is_any_old, location_of, retire_keys
 
@@ -70,7 +70,7 @@ def _build_chore(topics: Sequence[Topic], chore: Chore) -> dg.Definitions:
             if chore.longest_seconds is None or time.monotonic() - began < chore.longest_seconds:
                 chore.do(topic, context, adapters, pyspark)
 
-        with telling(context):
+        with logging_failure(context):
             do_for_each(_choose(topics, context.op_config["topics"]), adapters, do_one)
 
     return _with_schedule(
