@@ -122,18 +122,17 @@ def check_broker(topic: Topic, adapters: Adapters) -> Finding:
     coverage = adapters.lake.coverage(topic.name)
     log_state = coverage.log.state
     kafka = adapters.kafka(topic)
+    policy, violations = replace(topic.policy, records_per_range=1), list[str]()  # or sizes would be asked for
     try:
-        topic_id, cluster_id = kafka.read_ids(topic.name)
-        refuse_other_cluster(topic.name, log_state.cluster_id, cluster_id)
+        state = kafka.read_topic_state(topic.name, log_state, policy, adapters.now_ms())
+        refuse_other_cluster(topic.name, log_state.cluster_id, state.cluster_id)
     except (UnknownTopic, OtherCluster, BrokerUnavailable, NoLeader) as error:
         return Finding("broker", NOT_ASKED, (str(error),))
-    state, violations = (
-        kafka.read_topic_state(topic.name, log_state, replace(topic.policy, records_per_range=1), adapters.now_ms()),
-        list[str](),
-    )
     marks = {partition: seen.watermarks for partition, seen in state.partitions.items()}
-    if log_state.topic_id not in {None, topic_id}:
-        violations.append(f"{topic.name} was planned with topic id {log_state.topic_id}, the broker has {topic_id}: recreated")
+    if log_state.topic_id not in {None, state.topic_id}:
+        violations.append(
+            f"{topic.name} was planned with topic id {log_state.topic_id}, the broker has {state.topic_id}: recreated"
+        )
     facts = {"on_broker": 0, "landed": 0, "pending": 0, "not_planned": 0}
     for partition, mark in sorted(marks.items()):
         head = log_state.heads.get(partition)

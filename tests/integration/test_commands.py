@@ -173,7 +173,7 @@ def test_audit_is_green_then_red_for_a_missing_file(inside: Offsetlake, environm
     findings = document(inside("audit", "flights", "--replay", "all", "--json"))
     assert {f["check"] for f in findings} == {
         *("tiling", "completeness", "published_digest", "raw_table"),
-        *("decoded_completeness", "latest_recomputed", "broker", "losses", "replay"),
+        *("decoded_completeness", "decoded_digest", "latest_recomputed", "broker", "losses", "replay"),
     }
     assert all(f["passed"] for f in findings)
     file = next(Path(environment["OFFSETLAKE_LAKE"], "data").rglob("*.parquet"))

@@ -44,7 +44,7 @@ from pipeline_defs.landing import auditing
 from pipeline_defs.landing.attempt import Attempt
 from pipeline_defs.landing.auditing import MOST_NIGHTS
 from pipeline_defs.operate import reader
-from pipeline_defs.orchestration.assets.decoded_checks import check_decoded, read_dead_letters
+from pipeline_defs.orchestration.assets.decoded_checks import check_decoded, check_decoded_files, read_dead_letters
 from pipeline_defs.tables import compaction, decoding
 from pipeline_defs.tables.deleting import vacuum
 from pipeline_defs.tables.latest import LatestTools, Updated, find_stretches, place, update
@@ -343,10 +343,10 @@ def test_columns_that_are_gone_are_named_and_made_again_as_said(compacted: Lande
     """[R-91] Also where defs.yaml has changed since: then no file needs them any more."""
     (kept,) = (compacted.root / TREE / TOPIC / "_schemas").iterdir()
     kept.unlink()
-    (said,) = check_decoded(compacted.topic, compacted.adapters).violations
+    (said,) = check_decoded_files(compacted.topic, compacted.adapters).violations
     assert f"{kept}, which says what it was decoded to, is gone" in said and how in said
     compacted.decode(*([SECOND] if how == "--key" else [FIRST, SECOND]), by=by, redo=True)
-    assert check_decoded(compacted.topic, compacted.adapters).violations == ()
+    assert check_decoded_files(compacted.topic, compacted.adapters).violations == ()
 
 
 def test_trace_says_that_a_record_is_a_dead_letter(compacted: LandedTopic, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -398,7 +398,8 @@ def test_a_damaged_compacted_file_is_made_again(compacted: LandedTopic, harm: Ca
         harm(path)
     lacking = [path.rpartition("/")[2] for _, path in Decodings(compacted.lake).find_lacking(decoded)]
     assert sorted(lacking) == (sorted(path.name for path in paths) if harm is Path.unlink else [])
-    told = check_decoded(compacted.topic, compacted.adapters).violations
+    check = check_decoded if harm is Path.unlink else check_decoded_files
+    told = check(compacted.topic, compacted.adapters).violations
     again = "`offsetlake decode orders --key 0-0-10`"
     assert [any(path.name in said and again in said for said in told) for path in paths] == [True] * len(told)
     assert compacted.outcome(FIRST, INT, redo=True) is Decided.REPLACED
@@ -407,7 +408,7 @@ def test_a_damaged_compacted_file_is_made_again(compacted: LandedTopic, harm: Ca
     assert compacted.outcome(SECOND, INT) is Decided.DECODED
     assert compacted.due == [] and compacted.shown("decoded") == [n for n in BOTH if n % 10 != 3]
     assert compacted.shown("dead_letters") == [3, 13], "each once"
-    assert check_decoded(compacted.topic, compacted.adapters).violations == ()
+    assert check(compacted.topic, compacted.adapters).violations == ()
 
 
 @pytest.mark.parametrize("end", [KeyboardInterrupt(), OutcomeUnknown("no answer")], ids=["interrupted", "unknown"])
@@ -567,12 +568,15 @@ def test_what_is_said_of_a_range_and_in_no_file_is_named(compacted: LandedTopic)
 
 
 def test_each_night_reads_a_part_of_a_large_table(compacted: LandedTopic, monkeypatch: pytest.MonkeyPatch) -> None:
-    """[R-39] All of it within so many nights, each file once."""
+    """[R-39] All of it within so many nights, each file once; a file that was found changed, each night."""
+    of = compacted.topic, compacted.adapters
     damage(compacted.path(SECOND))
-    (said,) = check_decoded(compacted.topic, compacted.adapters).violations
+    (said,) = check_decoded_files(*of).violations
     monkeypatch.setattr(auditing, "NIGHTLY_BYTES", 1)
-    nights = [check_decoded(compacted.topic, compacted.adapters, night=night).violations for night in range(MOST_NIGHTS)]
-    assert [*chain(*nights)] == [said]
+    nights = [check_decoded_files(*of, night=night).violations for night in range(MOST_NIGHTS)]
+    assert [*chain(*nights)] == [said], "the control"
+    nights = [check_decoded_files(*of, night=night, doubted=[FIRST.key]).violations for night in range(MOST_NIGHTS)]
+    assert [*chain(*nights)] == [said] * MOST_NIGHTS, "what the last night named, each night looks at"
 
 
 def test_a_damaged_file_is_not_compacted(compacted: LandedTopic) -> None:
@@ -700,7 +704,7 @@ def test_columns_that_are_not_as_they_were_are_named_and_made_again(topic: Lande
     """[R-68] All that is decoded waits for them: the audit says by which command they come back, and they do."""
     topic.land(FIRST, WHOLE)
     topic.outcome(FIRST)
-    assert check_decoded(topic.topic, topic.adapters).passed, "the control"
+    assert check_decoded_files(topic.topic, topic.adapters).passed, "the control"
     (kept,) = (topic.root / TREE / TOPIC / "_schemas").iterdir()
     written = kept.read_bytes()
     kept.unlink()
@@ -709,12 +713,12 @@ def test_columns_that_are_not_as_they_were_are_named_and_made_again(topic: Lande
     topic.land(SECOND, WHOLE)
     (verdict,) = topic.decode(SECOND, by=MENDED)
     assert "the columns of decoded files, is gone or was changed" in verdict.violations[0], "the fault"
-    (named,) = check_decoded(topic.topic, topic.adapters).violations
+    (named,) = check_decoded_files(topic.topic, topic.adapters).violations
     assert (
         f"{kept.name}, which says what it was decoded to, is gone or changed; `offsetlake decode orders --key 0-0-10`" in named
     )
     assert topic.outcome(FIRST, redo=True) is Decided.UNCHANGED
-    assert kept.read_bytes() == written and check_decoded(topic.topic, topic.adapters).passed
+    assert kept.read_bytes() == written and check_decoded_files(topic.topic, topic.adapters).passed
 
 
 def test_columns_are_kept_beside_each_table_and_again_where_it_is_made_anew(decoded: DecodedTopic) -> None:

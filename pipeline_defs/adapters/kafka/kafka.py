@@ -301,7 +301,7 @@ class Kafka(Connection):
         return {p: sizes.get(p, 0) / (mark.end - mark.earliest) for p, mark in watermarks.items() if mark.end > mark.earliest}
 
     def read_sizes(self, topic: str, partitions: Sequence[int]) -> dict[int, int]:
-        """Read the bytes on disk of each Kafka partition at its leader."""
+        """Read the bytes on disk of each Kafka partition, of its largest replica on the brokers that lead any."""
         glance = self._glance  # another thread may end it meanwhile
         if glance.seen.get(topic) is None:
             return self._read_sizes({topic: partitions}).get(topic, {})

@@ -6,7 +6,7 @@ What is asked is in `kafka.py`. Invariant: whatever Kafka answers, a caller gets
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Self, TypeVar
 
 import stamina
@@ -98,11 +98,9 @@ class SilentBrokers:
         if broker is not None:
             self._noted.pop(broker, None)
 
-    def judge(self, failed: Mapping[int, KafkaError | OSError], asked: Iterable[int], admin: KafkaAdminClient) -> set[int]:
-        """Note the brokers that go on to be silent, forget those that answer; return which fail for the first time."""
+    def judge(self, failed: Mapping[int, KafkaError | OSError], admin: KafkaAdminClient) -> set[int]:
+        """Note the brokers that go on to be silent; return which fail for the first time."""
         self.note({broker: error for broker, error in failed.items() if broker in self._noted}, admin)
-        for broker in {*asked} - failed.keys():
-            self._noted.pop(broker, None)
         return failed.keys() - self._noted.keys()
 
 

@@ -8,7 +8,6 @@ ids: kafka-python's admin client picks brokers itself, so its connection manager
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from typing import Any, Self
 from uuid import UUID
 
@@ -162,8 +161,8 @@ def _describe(admin: KafkaAdminClient, topics: Collection[str], silent: SilentBr
         return {}
     answers = {each["name"]: each for each in admin.describe_topics(sorted(topics)) if not each["error_code"]}
     told = {name: Description.of(answer).without(silent.now) for name, answer in answers.items() if answer["partitions"]}
-    ids, failed = read_ids_of_leaders(admin, leaders := {name: each.leaders.values() for name, each in told.items()})
-    uncertain = silent.judge(failed, chain(*leaders.values()), admin)
+    ids, failed = read_ids_of_leaders(admin, {name: each.leaders.values() for name, each in told.items()})
+    uncertain = silent.judge(failed, admin)
     left = ((name, each.without(failed)) for name, each in told.items() if uncertain.isdisjoint(each.leaders.values()))
     agreed = ((name, each.agreed(ids[name])) for name, each in left)
     return {name: each for name, each in agreed if each is not None}

@@ -109,14 +109,17 @@ def _ask_progress(topic: Topic, adapters: Adapters, context: dg.AssetCheckExecut
 
 
 def _ask_published(topic: Topic, adapters: Adapters, context: dg.AssetCheckExecutionContext) -> Finding:
-    """Check tonight's part of the files and those that the last result named; else the next night would say all is well."""
-    storage, key = context.instance.event_log_storage, topic.check_key(PUBLISHED)
-    doubted = ""
-    for last in storage.get_asset_check_execution_history(key, limit=1, status=_ENDED):
+    night, doubted = adapters.now_ms() // DAY_MS, read_doubted(context.instance, topic.check_key(PUBLISHED))
+    return check_published(topic.name, adapters.lake, night=night, doubted=doubted)
+
+
+def read_doubted(instance: dg.DagsterInstance, key: dg.AssetCheckKey) -> list[str]:
+    """Return the keys that the last result of a check named: if the next night left them out, it would say all is well."""
+    for last in instance.event_log_storage.get_asset_check_execution_history(key, limit=1, status=_ENDED):
         told = last.event.dagster_event if last.event else None
         if told and (named := told.asset_check_evaluation_data.metadata.get(CONCERNS)):
-            doubted = str(named.value)
-    return check_published(topic.name, adapters.lake, night=adapters.now_ms() // DAY_MS, doubted=doubted.split(", "))
+            return str(named.value).split(", ")
+    return []
 
 
 def _ask_replay(topic: Topic, adapters: Adapters, context: dg.AssetCheckExecutionContext) -> Finding:

@@ -5,7 +5,7 @@ its own; its data version says whether it changed, so a late record makes its ow
 red unless every range it selects is decoded; what is decoded is reported all the same.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -35,21 +35,19 @@ from ..runs.projection import read_data_versions
 from ..runs.tries import trying
 from ..runs.work import Context, new_attempt, run_of, selected_keys, step_logger, tell_range
 from .catalog import decoded_spec
-from .checks import Ask, build_check, evaluation_of
-from .decoded_checks import COMPLETENESS, DEAD_LETTERS, OUTSIDE, check_dead_letters, check_decoded, check_outside
+from .checks import Ask, build_check, evaluation_of, read_doubted
+from .decoded_checks import (
+    COMPLETENESS,
+    DEAD_LETTERS,
+    DIGEST,
+    OUTSIDE,
+    check_dead_letters,
+    check_decoded,
+    check_decoded_files,
+    check_outside,
+)
 
 NEWLY_DECODED = {Decided.DECODED, Decided.REPLACED}  # what OpenLineage is told of
-_CHECKS: dict[str, tuple[Callable[..., Finding], str]] = {
-    COMPLETENESS: (check_decoded, "rows + dead letters + holes + lost = end - start for every decoded range."),
-    DEAD_LETTERS: (
-        check_dead_letters,
-        "No record had to be set aside; names the ranges of those that had, and what is wrong with them.",
-    ),
-    OUTSIDE: (
-        check_outside,
-        "Every decoded row is of a day that Dagster has; names the ranges of those that are not, and why.",
-    ),
-}
 
 
 def report_days(topic: Topic, instance: dg.DagsterInstance, adapters: Adapters) -> list[str]:
@@ -210,24 +208,41 @@ def decoded_event(topic: Topic, decoding: Decoding, outcome: Decided, adapters: 
 
 def build_decoded_checks(topic: Topic) -> list[dg.AssetChecksDefinition]:
     """Build the checks of a topic's decoded asset."""
-
-    def asking(name: str) -> Ask:
-        if name == COMPLETENESS:
-            return lambda topic, adapters, _: check_decoded(topic, adapters, night=adapters.now_ms() // DAY_MS)
-        return lambda topic, adapters, _: _CHECKS[name][0](topic, adapters)
-
-    return [build_check(topic, key, asking(key.name), _CHECKS[key.name][1]) for key in decoded_check_keys(topic)]
+    return [build_check(topic, key, *_CHECKS[key.name]) for key in decoded_check_keys(topic)]
 
 
 def decoded_check_keys(topic: Topic) -> list[dg.AssetCheckKey]:
     """Return the keys of the checks of a topic's decoded asset; none where it is not decoded."""
-    return [dg.AssetCheckKey(topic.decoded_key, name) for name in _names(topic)] if topic.decode else []
+    names = [name for name in _CHECKS if name != OUTSIDE or topic.days] if topic.decode else []
+    return [dg.AssetCheckKey(topic.decoded_key, name) for name in names]
 
 
 def check_decodings(topic: Topic, adapters: Adapters) -> list[dg.AssetCheckEvaluation]:
-    """Return what all checks of the decoded asset find now, for a run that has just decoded."""
-    return [evaluation_of(topic.decoded_key, _CHECKS[name][0](topic, adapters, is_recent=True)) for name in _names(topic)]
+    """Return what the quick checks of the decoded asset find now, for a run that has just decoded."""
+    checks = (check_decoded, check_dead_letters, *((check_outside,) if topic.days else ()))
+    return [evaluation_of(topic.decoded_key, check(topic, adapters, is_recent=True)) for check in checks]
 
 
-def _names(topic: Topic) -> list[str]:
-    return [name for name in _CHECKS if name != OUTSIDE or topic.days]
+def _ask_files(topic: Topic, adapters: Adapters, context: dg.AssetCheckExecutionContext) -> Finding:
+    doubted = read_doubted(context.instance, dg.AssetCheckKey(topic.decoded_key, DIGEST))
+    return check_decoded_files(topic, adapters, night=adapters.now_ms() // DAY_MS, doubted=doubted)
+
+
+_CHECKS: dict[str, tuple[Ask, str]] = {
+    COMPLETENESS: (
+        lambda topic, adapters, _: check_decoded(topic, adapters),
+        "rows + dead letters + holes + lost = end - start for every decoded range.",
+    ),
+    DIGEST: (
+        _ask_files,
+        "Every file of the table has the sha256 that its log names; of a large table not all of them are read each night.",
+    ),
+    DEAD_LETTERS: (
+        lambda topic, adapters, _: check_dead_letters(topic, adapters),
+        "No record had to be set aside; names the ranges of those that had, and what is wrong with them.",
+    ),
+    OUTSIDE: (
+        lambda topic, adapters, _: check_outside(topic, adapters),
+        "Every decoded row is of a day that Dagster has; names the ranges of those that are not, and why.",
+    ),
+}

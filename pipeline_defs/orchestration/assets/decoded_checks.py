@@ -1,4 +1,4 @@
-"""Checks of a decoded table: that every landed record is decoded or set aside, and what was set aside."""
+"""Checks of a decoded table: that every landed record is decoded or set aside, what was set aside, and that files are whole."""
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
@@ -26,6 +26,7 @@ _FIRST_DEAD_LETTERS = """
     FROM read_parquet($1) WHERE {wanted} ORDER BY generation, "partition", "offset" LIMIT $2
 """
 COMPLETENESS = "decoded_completeness"
+DIGEST = "decoded_digest"
 DEAD_LETTERS = "dead_letters"
 OUTSIDE = "rows_outside_of_days"
 _WHY = {
@@ -35,11 +36,11 @@ _WHY = {
 }
 
 
-def check_decoded(topic: Topic, adapters: Adapters, *, is_recent: bool = False, night: int | None = None) -> Finding:
-    """Check the equation of every range that is decoded, and the digests of the table's files.
+def check_decoded(topic: Topic, adapters: Adapters, *, is_recent: bool = False) -> Finding:
+    """Check the equation of every range that is decoded, and that the table's files are there.
 
-    Count, too, the ranges that wait and those that an older decoder made. `is_recent` leaves out digests, and ranges that a
-    frontier document sums up; with `night`, the running number of a night, only a part of a large table is read.
+    Count, too, the ranges that wait and those that an older decoder made. `is_recent` leaves out what a frontier document sums
+    up.
     """
     coverage = adapters.lake.recent(topic.name) if is_recent else adapters.lake.coverage(topic.name)
     decoded = adapters.decodings.read_ranges(topic.name)
@@ -57,16 +58,6 @@ def check_decoded(topic: Topic, adapters: Adapters, *, is_recent: bool = False, 
         f"`{command('decode', topic.name, '--key', offsets.key)}` makes it again"
         for offsets, path in lacking
     ]
-    if not is_recent:
-        violations += _find_changed(decoded, {path for _, path in lacking}, adapters, night)
-        violations += [
-            f"range {offsets.text(topic.name)}: {adapters.lake.store.url(path)}, which says what it was decoded to, is gone or "
-            f"changed; `{command('decode', topic.name, '--key', offsets.key)}` makes it again, or where defs.yaml has changed "
-            f"since `{command('decode', topic.name, '--outdated')}`"
-            for offsets, path in adapters.decodings.find_lacking_texts(decoded)
-        ]
-        damage = decoded_table_log(topic.name, adapters.lake).find_damage()
-        violations += [f"{topic.name}: {damage}"] if damage else []
     current = topic.decode.fingerprint if topic.decode else ""
     facts = {
         "decoded_ranges": sums.ranges,
@@ -86,18 +77,37 @@ def _find_without_file(decoded: DecodedRanges, looked_at: Mapping[OffsetRange, D
                 yield offsets, f"{count} {what}"
 
 
-def _find_changed(decoded: DecodedRanges, lacking: Collection[str], adapters: Adapters, night: int | None) -> Iterator[str]:
-    """Yield a text on each file of the table that is not what its log says, and on how to make it again, but for `lacking`."""
-    topic, folder = decoded.topic, f"{TREE}/{decoded.topic}"
+def check_decoded_files(
+    topic: Topic, adapters: Adapters, *, night: int | None = None, doubted: Collection[str] = ()
+) -> Finding:
+    """Check the table's log, that each file of it has the digest in that log, and so has what says its columns.
+
+    `night` and the `doubted` keys are those of `check_published`. A file that is gone is `check_decoded`'s to name.
+    """
+    decoded, folder = adapters.decodings.read_ranges(topic.name), f"{TREE}/{topic.name}"
+    lacking = {path for _, path in adapters.decodings.find_lacking(decoded)}
     files = [file for path, file in sorted(decoded.table.files.items()) if f"{folder}/{path}" not in lacking]
-    part, _ = files_of_night(night, len(files), sum(file.bytes for file in files))
-    files = files[part.start : part.stop]
+    part, nights = files_of_night(night, count := len(files), sum(file.bytes for file in files))
+    files = [file for at, file in enumerate(files) if at in part or first_range(file).key in doubted]
+    violations = list[tuple[OffsetRange, str]]()
     with ThreadPoolExecutor(DIGEST_THREADS) as pool:
         for file, reason in zip(files, pool.map(lambda file: why_changed(file, folder, adapters.lake), files), strict=True):
             if reason:
-                offsets = first_range(file)
-                again = command("decode", topic, "--key", offsets.key)
-                yield f"range {offsets.text(topic)}: {reason}; `{again}` makes it again"
+                again = command("decode", topic.name, "--key", first_range(file).key)
+                violations.append((first_range(file), f"{reason}; `{again}` makes it again"))
+    for offsets, path in adapters.decodings.find_lacking_texts(decoded):
+        text = (
+            f"{adapters.lake.store.url(path)}, which says what it was decoded to, is gone or changed; "
+            f"`{command('decode', topic.name, '--key', offsets.key)}` makes it again, or where defs.yaml has changed since "
+            f"`{command('decode', topic.name, '--outdated')}`"
+        )
+        violations.append((offsets, text))
+    texts = [f"range {offsets.text(topic.name)}: {text}" for offsets, text in violations]
+    damage = decoded_table_log(topic.name, adapters.lake).find_damage()
+    texts += [f"{topic.name}: {damage}"] if damage else []
+    told = f"{len(files)} files" + (f"; all {count} within {nights} nights" if nights > 1 else "")
+    concerns = tuple(offsets.key for offsets, _ in violations)
+    return Finding(DIGEST, told, tuple(texts), {"bytes": sum(file.bytes for file in files)}, concerns)
 
 
 def check_dead_letters(topic: Topic, adapters: Adapters, *, is_recent: bool = False) -> Finding:
