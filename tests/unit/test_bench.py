@@ -18,7 +18,6 @@ from pipeline_defs.adapters.system.processes import Process
 from pipeline_defs.core.errors import BadSetting
 from pipeline_defs.lab.bench import rounds
 from pipeline_defs.lab.bench.costs import topics_cost
-from pipeline_defs.lab.bench.costs.decode_cost import VALUES
 from pipeline_defs.lab.bench.costs.run_cost import UsageLook, net_seconds
 from pipeline_defs.lab.bench.measurement import run_part
 from pipeline_defs.lab.bench.usage import read_peak_bytes, read_tree, tree_seconds
@@ -37,13 +36,6 @@ LOAD = rounds.Load("t", 1_000, 16_000, 1_000)
 
 def turn(system: str, number: int, seconds: float, size: int = 0) -> rounds.Turn:
     return rounds.Turn(system, number, rounds.Taken(seconds, 1.0, 1, 1), 16_000, size, 4, {"stage": seconds / 2})
-
-
-def test_every_system_has_every_place_in_the_order_once() -> None:
-    names = ["a", "b", "c"]
-    orders = [rounds.order_of(names, number) for number in range(3)]
-    assert orders == [["a", "b", "c"], ["b", "c", "a"], ["c", "a", "b"]]
-    assert rounds.order_of(names, 3) == orders[0]
 
 
 def test_the_warm_up_counts_nowhere_and_one_slow_round_does_not_decide() -> None:
@@ -132,14 +124,6 @@ def test_what_is_used_while_nothing_happens_is_taken_off_and_a_run_on_two_engine
         net_seconds(replace(before, server=Process(1, "a")), replace(after, server=Process(1, "b")), 0.1)
 
 
-def test_a_figure_is_a_median_with_its_spread_and_is_missed_above_its_aim() -> None:
-    assert rounds.spread([3.0, 1.0, 9.0]) == {"median": 3.0, "least": 1.0, "greatest": 9.0, "all": [3.0, 1.0, 9.0]}
-    found = rounds.missed_aims(
-        {"run_cpu_seconds": 4.5, "client_cpu_seconds": 1.0, "backlog_ranges_per_second": 0.1}, parts.ENGINE_AIMS
-    )
-    assert found == ["run_cpu_seconds: 4.5, to be at most 4"]
-
-
 NO_USE = [(["--sizes", "100"], "--sizes"), (["--visible", "1", "--records", "99"], "--records, --visible")]
 USELESS = [(part, *each) for part in ("engine", "derived", "topics") for each in NO_USE]
 
@@ -219,15 +203,6 @@ def test_the_part_derived_names_each_figure_and_what_is_missed(tmp_path: Path, m
         "table.append_to_landing: 0.06, to be at most 0.05",
     ]
     assert report.keys() == {"upsert", "derived", "table", "missed_targets", "rounds", "environment"}
-
-
-@pytest.mark.parametrize("kind", VALUES)
-def test_the_same_orders_are_written_in_every_format(kind: str) -> None:
-    load = rounds.Load("t", 1_000, 60, 10)
-    produced = list(VALUES[kind](load))
-    assert (len(produced), len(set(produced))) == (60, 60)
-    assert produced == list(VALUES[kind](load))
-    assert 500 < sum(map(len, produced)) / 60 <= 1_010
 
 
 def test_elsewhere_ours_alone_is_drilled_without_what_only_this_machine_has() -> None:

@@ -237,7 +237,8 @@ def _print_summary(adapters: Adapters, started_ms: int, run_id: str, records: in
         records_of_checks = instance.get_records_for_run(run_id, of_type=CHECK).records
     events = [record.event_log_entry.get_dagster_event() for record in records_of_checks]
     evaluations = [event.asset_check_evaluation_data for event in events]
-    checks = {each.check_name: "green" if each.passed else _SHOWN[each.severity] for each in evaluations}
+    shown = {each.check_name: "green" if each.passed else _SHOWN[each.severity] for each in evaluations}
+    is_red = any(not each.passed and each.severity is AssetCheckSeverity.ERROR for each in evaluations)
     print_table(
         "summary",
         ["what", "value"],
@@ -246,13 +247,13 @@ def _print_summary(adapters: Adapters, started_ms: int, run_id: str, records: in
             ("rows", f"{rows:,}"),
             ("bytes of Parquet", size_text(size)),
             ("landed by this demo", _rate_text(manifests, started_ms)),
-            *((f"check {name}", found) for name, found in sorted(checks.items())),
+            *((f"check {name}", found) for name, found in sorted(shown.items())),
         ],
     )
     columns, answer = Duck(adapters.lake, [TOPIC]).query(QUERY)
     OUT.print(QUERY.strip(), style="dim")
     print_table("DuckDB over the lake", columns, answer)
-    return rows == records and bool(checks) and "RED" not in checks.values()
+    return rows == records and bool(evaluations) and not is_red
 
 
 def _rate_text(manifests: Sequence[Manifest], started_ms: int) -> str:
