@@ -43,6 +43,7 @@ from pipeline_defs.adapters.kafka.kafka_connection import Connection, SilentBrok
 from pipeline_defs.adapters.kafka.kafka_glance import ISOLATION, Description, Glance, Observation, TopicGlance, look_at
 from pipeline_defs.adapters.kafka.kafka_knock import knock
 from pipeline_defs.adapters.kafka.kafka_log import LOOKS, RecordBatch, has_untellable, read_batches, read_records
+from pipeline_defs.adapters.kafka.kafka_transactions import find_open
 from pipeline_defs.adapters.kafka.producer import Guarantees
 from pipeline_defs.adapters.lake.lake import Lake
 from pipeline_defs.core.errors import BadSetting, BrokerRefuses, BrokerUnavailable, NoLeader, Refused, StaleAnswer, Unavailable
@@ -289,6 +290,27 @@ def test_a_broker_that_does_not_answer_us_hides_only_what_it_leads(monkeypatch: 
     alone = kafka_of(LaggingAdmin({0: OLD, 1: OLD}, {0: 1}, silent={1}))
     with pytest.raises(NoLeader, match=r"leads orders/0 \(broker 1 at far:9001 does not answer us: .*refused\); nothing"):
         alone.read_ids("orders")
+
+
+def test_a_broker_that_leads_nothing_and_does_not_answer_holds_up_no_topic() -> None:
+    """[R-30] A topic with an open transaction asks each broker for it: while one is silent, nobody says that it hangs."""
+
+    def list_transactions(brokers: list[int], **_: Any) -> dict[int, list[Any]]:
+        if brokers == [1] and is_silent:
+            raise errors.KafkaTimeoutError("swallowed")
+        return {brokers[0]: []}
+
+    producer = SimpleNamespace(current_transaction_start_offset=3, producer_id=7)
+    opened = {TopicPartition("orders", 0): SimpleNamespace(active_producers=[producer])}
+    admin = Mock(describe_producers=Mock(return_value=opened), list_transactions=list_transactions)
+    admin._manager.cluster.brokers.return_value = [SimpleNamespace(node_id=0), SimpleNamespace(node_id=1)]
+    for is_silent, silent in ((True, SilentBrokers()), (False, SilentBrokers())):
+        if is_silent:
+            with pytest.raises(errors.KafkaTimeoutError):  # at first it is asked again
+                find_open(admin, "orders", {0: 5}, 0, silent, time.monotonic() + 60)
+        (found,) = find_open(admin, "orders", {0: 5}, 0, silent, time.monotonic())
+        assert found.held_offsets == 2 and (found.hanging is None) == is_silent, "the control is a hanging one"
+        assert silent.now == ({1} if is_silent else set())
 
 
 @pytest.mark.parametrize("read", READS.values(), ids=READS)

@@ -103,9 +103,7 @@ class Kafka(Connection):
             if told.topic_id is None:
                 return TopicIds(None, None)
             ids, failed = read_ids_of_leaders(admin, {topic: told.leaders.values()})
-            if failed and time.monotonic() - began < self._timeout_ms / 2000:  # what it leads may be led by another soon
-                raise next(iter(failed.values()))
-            self._silent.note(failed, admin)
+            self._silent.give_up(failed, admin, began + self._timeout_ms / 2000)
             told = told.without(failed)
             if not told.leaders:
                 raise self._no_leader(topic, told.leaderless)
@@ -402,7 +400,8 @@ class Kafka(Connection):
         stable = self._read_ends(topic, partitions, "read_committed")
         high = self._read_ends(topic, partitions, "read_uncommitted")
         behind = {p: high[p] for p in partitions if stable[p] < high[p]}
-        found = self._ask(topic, lambda admin: find_open(admin, topic, behind, now_ms, self._silent.now)) if behind else []
+        until = time.monotonic() + self._timeout_ms / 2000
+        found = self._ask(topic, lambda admin: find_open(admin, topic, behind, now_ms, self._silent, until)) if behind else []
         return [each if each.started_at_ms is not None else self._began_with_first(topic, each) for each in found]
 
     def _began_with_first(self, topic: str, transaction: OpenTransaction) -> OpenTransaction:

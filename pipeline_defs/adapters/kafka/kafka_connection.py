@@ -16,7 +16,10 @@ from kafka.errors import (
     BrokerResponseError,
     KafkaConnectionError,
     KafkaError,
+    KafkaTimeoutError,
+    NodeNotReadyError,
     NoError,
+    RequestTimedOutError,
     StaleMetadata,
     UnknownTopicOrPartitionError,
 )
@@ -47,6 +50,7 @@ def read_refusals(answers: Mapping[TopicPartition, type[KafkaError]]) -> dict[in
     return refused
 
 
+NO_ANSWER = (KafkaConnectionError, KafkaTimeoutError, NodeNotReadyError, RequestTimedOutError, OSError)
 SILENT_SECONDS = 30.0  # for which a broker that did not answer is not asked again
 
 
@@ -102,6 +106,15 @@ class SilentBrokers:
         """Note the brokers that go on to be silent; return which fail for the first time."""
         self.note({broker: error for broker, error in failed.items() if broker in self._noted}, admin)
         return failed.keys() - self._noted.keys()
+
+    def give_up(self, failed: Mapping[int, KafkaError | OSError], admin: KafkaAdminClient, until: float) -> None:
+        """Note brokers that do not answer; before `until`, of the monotonic clock, raise the error of one not known as silent.
+
+        Who asks again may find it back, or what it leads with another.
+        """
+        if (new := self.judge(failed, admin)) and time.monotonic() < until:
+            raise failed[min(new)]
+        self.note(failed, admin)
 
 
 class Connection:

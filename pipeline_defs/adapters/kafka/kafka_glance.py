@@ -13,31 +13,19 @@ from uuid import UUID
 
 from kafka import KafkaAdminClient, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
-from kafka.errors import (
-    AuthorizationError,
-    KafkaConnectionError,
-    KafkaError,
-    KafkaTimeoutError,
-    NodeNotReadyError,
-    NoError,
-    RequestTimedOutError,
-    StaleMetadata,
-    UnknownTopicOrPartitionError,
-    for_code,
-)
+from kafka.errors import AuthorizationError, KafkaError, NoError, StaleMetadata, UnknownTopicOrPartitionError, for_code
 from kafka.protocol.consumer import OffsetForLeaderEpochRequest
 from kafka.protocol.metadata import MetadataRequest
 from kafka.structs import OffsetAndTimestamp
 
 from ...core.log.plan_step import TopicIds, Watermarks
-from .kafka_connection import SilentBrokers
+from .kafka_connection import NO_ANSWER, SilentBrokers
 
 ISOLATION = {"read_uncommitted": 0, "read_committed": 1}
 CONFIGS = ("cleanup.policy", "retention.ms", "retention.bytes", "min.insync.replicas", "unclean.leader.election.enable")
 NO_LEADER = -1
 _NO_ID = str(UUID(int=0))  # what brokers before 2.8 are taken to say
 LEADER_MS = 2_000  # how long to wait for a leader that moves
-NO_ANSWER = (KafkaConnectionError, KafkaTimeoutError, NodeNotReadyError, RequestTimedOutError, OSError)
 Place = tuple[str, str | None, int, int, str]  # topic, its id, Kafka partition, offset, isolation level
 
 

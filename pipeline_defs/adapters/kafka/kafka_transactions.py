@@ -4,12 +4,14 @@ kafka-python's `find_hanging_transactions` looks only among those that a coordin
 coordinator has lost, which hang for ever. Invariant: a transaction that has ended meanwhile is never named.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from kafka import KafkaAdminClient, TopicPartition
-from kafka.admin import TransactionDescription, TransactionState
+from kafka.admin import TransactionDescription, TransactionListing, TransactionState
 from kafka.errors import TransactionalIdNotFoundError
+
+from .kafka_connection import NO_ANSWER, SilentBrokers
 
 OVERDUE_SECONDS = 300  # past the transaction's time-out, as in Kafka's own tool
 UNTOLD = "if this login may Describe its transactional id"
@@ -38,19 +40,20 @@ class OpenTransaction:
 
 
 def find_open(
-    admin: KafkaAdminClient, topic: str, high_watermarks: Mapping[int, int], now_ms: int, silent: Collection[int] = ()
+    admin: KafkaAdminClient, topic: str, high_watermarks: Mapping[int, int], now_ms: int, silent: SilentBrokers, until: float
 ) -> list[OpenTransaction]:
     """Find the open transactions of some Kafka partitions, given with their high watermarks.
 
     The log is asked before and after the coordinators: what both its answers have is open, and hangs if no coordinator has it;
-    while brokers are `silent`, which are not asked, nobody knows that.
+    while brokers are `silent`, nobody knows that. `until` is that of `SilentBrokers.give_up`.
     """
     partitions = [TopicPartition(topic, p) for p in sorted(high_watermarks)]
     before = _read_open(admin, partitions)
     if not before:
         return []
-    known = _describe(admin, {producer_id for _, _, producer_id in before}, silent)
-    found = []
+    were_silent = silent.now
+    known = _describe(admin, {producer_id for _, _, producer_id in before}, silent, until)
+    is_certain, found = not were_silent | silent.now, []
     for place in sorted(before & _read_open(admin, partitions)):
         partition, first_offset, producer_id = place
         name, detail = known.get(producer_id, (None, None))
@@ -63,7 +66,7 @@ def find_open(
                 producer_id,
                 name,
                 started if started >= 0 else None,
-                None if detail is None and silent else _why_hanging(detail, TopicPartition(topic, partition), now_ms),
+                _why_hanging(detail, TopicPartition(topic, partition), now_ms) if detail is not None or is_certain else None,
             )
         )
     return found
@@ -80,19 +83,28 @@ def _read_open(admin: KafkaAdminClient, partitions: Sequence[TopicPartition]) ->
 
 
 def _describe(
-    admin: KafkaAdminClient, producer_ids: set[int], silent: Collection[int]
+    admin: KafkaAdminClient, producer_ids: set[int], silent: SilentBrokers, until: float
 ) -> dict[int, tuple[str | None, TransactionDescription | None]]:
     """Read the transactional id of each producer, and what its coordinator says of it; none if it has forgotten."""
     found: dict[int, tuple[str | None, TransactionDescription | None]] = {}
-    brokers = [each.node_id for each in admin._manager.cluster.brokers() if each.node_id not in silent] if silent else None
-    for listings in admin.list_transactions(brokers, producer_id_filters=sorted(producer_ids)).values():
-        for listing in listings:
-            try:
-                (detail,) = admin.describe_transactions([listing.transactional_id]).values()
-            except TransactionalIdNotFoundError:  # expired since it was listed
-                detail = None
-            found[listing.producer_id] = (listing.transactional_id, detail)
+    for listing in _list(admin, producer_ids, silent, until):
+        try:
+            (detail,) = admin.describe_transactions([listing.transactional_id]).values()
+        except TransactionalIdNotFoundError:  # expired since it was listed
+            detail = None
+        found[listing.producer_id] = (listing.transactional_id, detail)
     return found
+
+
+def _list(admin: KafkaAdminClient, producer_ids: set[int], silent: SilentBrokers, until: float) -> Iterator[TransactionListing]:
+    """List the producers' transactions at each broker that answers."""
+    for broker in sorted({each.node_id for each in admin._manager.cluster.brokers()} - silent.now):
+        try:
+            listed = admin.list_transactions([broker], producer_id_filters=sorted(producer_ids))
+        except NO_ANSWER as error:
+            silent.give_up({broker: error}, admin, until)
+        else:
+            yield from listed[broker]
 
 
 def _why_hanging(detail: TransactionDescription | None, partition: TopicPartition, now_ms: int) -> str | None:
