@@ -14,7 +14,7 @@ from typing import Any
 
 import dagster as dg
 
-from ..adapters.telemetry.alerting import receiver_of, send_alert
+from ..adapters.telemetry.alerting import OVER, receiver_of, send_alert
 from ..core.advice import command, some_of
 from ..core.errors import OffsetlakeError
 from ..core.landing.progress import Seen, see_count, see_version
@@ -169,7 +169,7 @@ def build_watch(topics: Sequence[Topic], broken: Sequence[Broken] = ()) -> dg.De
             for each in troubles.keys() - now.keys():
                 ended[each].append(name)
             cursor[name] = {**now, _SEEN: {what: astuple(each) for what, each in seen.items()}}
-        over = [f"over: {check} of {some_of(sorted(names))}" for check, names in sorted(ended.items())]
+        over = [f"{OVER}{check} of {some_of(sorted(names))}" for check, names in sorted(ended.items())]
         cursor[_GIVEN_UP], given_up = read_failed_backfills(context.instance, lambda: topics, before.get(_GIVEN_UP))
         for text in given_up:
             context.log.error(text)

@@ -49,6 +49,7 @@ from pipeline_defs.operate.reports import trace_row
 from pipeline_defs.operate.status import read_statuses
 from pipeline_defs.orchestration.assets.decoded_checks import read_dead_letters
 from pipeline_defs.orchestration.map.page import read_picture
+from pipeline_defs.orchestration.pulse.rebuilding import rebuild_topic
 from pipeline_defs.orchestration.pulse.ticking import run_tick
 from pipeline_defs.orchestration.runs.projection import register_keys
 from pipeline_defs.orchestration.topic_set import TopicFiles
@@ -355,6 +356,21 @@ def test_the_topic_that_was_asked_for_is_named(place: Place) -> None:
     for asked, named in ((TOPIC, TOPIC), ("-dash", "-dash"), (None, "-dash"), ("new", "-dash")):
         with pytest.raises(LakeUnavailable, match=f"has nothing of topic {named},"):
             place.adapters.check_lake(asked)
+
+
+@pytest.mark.parametrize("is_tick", [True, False], ids=["a tick", "rebuild"])
+def test_a_home_that_shows_what_another_planned_remembers_it(place: Place, is_tick: bool) -> None:
+    """[R-76] As on a second machine, or in a new home; else a lake that goes missing would be landed again."""
+    place.home = place.home.with_name("second")
+    with dg.DagsterInstance.ephemeral() as instance, suppress(BrokerUnavailable):
+        (run_tick(ORDERS, instance, place.adapters) if is_tick else rebuild_topic(ORDERS, place.adapters, instance))
+    kept = place.lake.rename(place.lake.with_name("kept"))
+    with pytest.raises(LakeUnavailable, match=GONE):
+        place.plan()
+    assert names_of(place.lake) is None
+    place.home = place.home.with_name("third")
+    place.plan()  # the control: a home that has seen nothing of it begins a lake
+    assert names_of(place.lake) != names_of(kept)
 
 
 def names_of(folder: Path) -> list[str] | None:

@@ -249,6 +249,14 @@ def test_a_java_that_spark_runs_on_is_used_and_a_newer_one_refused(tmp_path: Pat
         find_java({"PATH": str(tmp_path)})
 
 
+def test_a_user_without_a_name_is_refused_before_spark_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a container may run with: its Java says so in a stack of Hadoop's alone."""
+    write_java(tmp_path, "17")
+    monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)
+    with pytest.raises(JavaUnusable, match=f"uid {os.getuid()}, .* has no name on this machine.*such as offsetlake:x:"):
+        find_java({"PATH": str(tmp_path)})
+
+
 def test_java_home_wins_over_the_path_even_when_it_is_wrong(tmp_path: Path) -> None:
     """Spark obeys JAVA_HOME: taking the PATH's Java instead would only move the failure."""
     on_path, home = tmp_path / "path", tmp_path / "home"

@@ -238,6 +238,9 @@ def test_who_refuses_is_named_without_its_secrets(caplog: pytest.LogCaptureFixtu
         url = f"json://HUSHUSER:HUSHPASS@{host}/HUSHPATH/x?+X-Token=HUSHHEADER&:key=HUSHBODY&-q=HUSHQUERY"
         undelivered = send_alert("title", {url: "body"})
         assert send_alert("title", {url: ""}) == {} and len(told) == 1, "nothing to tell"
+        for body in ("over: it is back", "over: it is back\nand another trouble"):
+            send_alert("title", {url: body})
+    assert [each["type"] for each in told] == ["failure", "success", "failure"], "which services that page people go by"
     assert undelivered == {url: "alert URL 1 of 1 (json://127.0.0.1)"}
     assert "HUSH" not in caplog.text + "".join(capfd.readouterr()) + str([*undelivered.values()])
 

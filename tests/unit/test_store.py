@@ -93,6 +93,21 @@ def test_an_answer_that_reading_back_does_not_settle_is_unknown_but_for_a_refusa
     assert store.put_new("plan/0.json", b"ours", "staging/a") is Answer.COMMITTED
 
 
+def test_who_makes_room_on_a_full_disk_needs_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[R-47] A sweep asks for the time first, and a full disk takes an empty file; the control is one that has something."""
+    store, write = open_store(str(tmp_path)), Disk.write
+
+    def refuse(own: Disk, path: str, data: bytes) -> None:
+        if data:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write(own, path, data)
+
+    monkeypatch.setattr(Disk, "write", refuse)
+    assert store.clock_ms() > 0 and store.list("staging") == {}
+    with pytest.raises(LakeUnavailable, match="No space left on device"):
+        store.put_new("plan/0.json", b"ours", "staging/a")
+
+
 def test_a_name_that_may_not_be_on_the_disk_yet_is_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-47] What is built on it might be there after a power cut, and it not; whoever puts the same later sees to it."""
     store, real = open_store(str(tmp_path)), disk._fsync

@@ -91,7 +91,8 @@ class Documents:
             )
         return data, url
 
-    def _remember(self, topic: str) -> None:
+    def remember(self, topic: str) -> None:
+        """Have Dagster's home know a topic of which the lake has something: a lake without it is then not a new one."""
         if self._memory:
             self._memory.remember(topic)
 
@@ -102,7 +103,7 @@ class Documents:
     def put_step(self, step: PlanStep) -> bool:
         """Put a step if there is none of its number yet; return whether it was put."""
         answer = self.store.put_new(step_path(step.topic, step.seq), step.to_json(), "staging/plan")
-        self._remember(step.topic)
+        self.remember(step.topic)
         return answer is Answer.COMMITTED
 
     def has_step(self, step: PlanStep) -> bool:
@@ -153,7 +154,7 @@ class Documents:
         path = manifest_path(manifest.topic, manifest.offsets, manifest.serial)
         scratch = "drop" if manifest.is_dropped else f"{manifest.provenance.attempt}/{manifest.offsets.key}.json"
         answer = self.store.put_new(path, manifest.to_json(), f"staging/{scratch}")
-        self._remember(manifest.topic)
+        self.remember(manifest.topic)
         return manifest if answer is Answer.COMMITTED else self._manifests.read_anew(path)
 
     def _read_manifest(self, path: str) -> Manifest:

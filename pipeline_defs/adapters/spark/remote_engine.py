@@ -112,8 +112,8 @@ class RemoteEngine(Engine):
         session.conf.set(REDACTION, f"(?:{theirs})|{LOGINS}" if theirs else LOGINS)
 
     def _greet(self, session: SparkSession, url: str) -> None:
-        """Check version, Kafka source and the setting that makes each range a file; collect all that is wrong."""
-        wrong = [*_wrong_version(session), *_wrong_source(session), *_wrong_union(session)]
+        """Check version, Kafka source, Avro and the setting that makes each range a file; collect all that is wrong."""
+        wrong = [*_wrong_version(session), *_wrong_source(session), *_wrong_avro(session), *_wrong_union(session)]
         if wrong:
             raise EngineUnfit(
                 f"the Spark at {place_of(url)} cannot be used: {'; '.join(wrong)}; nothing was read or written; mend the "
@@ -162,6 +162,19 @@ def _wrong_source(session: SparkSession) -> list[str]:
         _ = select_raw(session.read.format("kafka").options(**options).load(), 0).columns
     except PySparkException as error:
         return [f"its Kafka source is not there, or lacks a column: {innermost_cause(error)}"]
+    return []
+
+
+def _wrong_avro(session: SparkSession) -> list[str]:
+    """Have the server plan the reading of a datum; without spark-avro, who decodes later is told that the schema is wrong."""
+    from pyspark.errors import PySparkException
+    from pyspark.sql.avro.functions import from_avro
+    from pyspark.sql.functions import col
+
+    try:
+        _ = session.range(0).select(from_avro(col("id").cast("string").cast("binary"), '"int"')).columns
+    except PySparkException as error:
+        return [f"its spark-avro is not there, or of another version: {innermost_cause(error)}"]
     return []
 
 

@@ -85,7 +85,7 @@ def open_here(config: Mapping[str, str], fingerprint: str, work: Path, log: Path
     with telling_folder(work):
         work.mkdir(parents=True, exist_ok=True)
     options = f'{config.get("spark.driver.extraJavaOptions", "")} "-Duser.dir={work}"'.strip()
-    config = {**config, "spark.driver.extraJavaOptions": options}
+    config = {**config, "spark.driver.extraJavaOptions": options, **_ivy_conf(work)}
     _start_jvm(config, log)
     session, port = _open_port(config)
     _here.append(_describe(session, port, fingerprint))
@@ -187,10 +187,16 @@ def _local_conf(work: Path, config: Mapping[str, str]) -> dict[str, str]:
     own = f'"-Djava.io.tmpdir={work}"'  # a system that is read-only has no /tmp
     java = f"{own} {config.get('spark.driver.extraJavaOptions', '')} {EXIT_WHEN_FULL}"
     return {
+        **_ivy_conf(work),
         "spark.local.dir": str(work),
         "spark.sql.warehouse.dir": str(work / "warehouse"),
         "spark.driver.extraJavaOptions": java,
     }
+
+
+def _ivy_conf(work: Path) -> dict[str, str]:
+    """Return the setting for what Spark keeps below the home of its user, who may have none in a container."""
+    return {"spark.jars.ivy": str(work / "ivy")}
 
 
 def _describe(session: SparkSession, port: int, fingerprint: str) -> Server:

@@ -6,6 +6,7 @@ Invariant: the path returned answered `-version` with a version from `FIRST` to 
 """
 
 import os
+import pwd
 import re
 import shutil
 import subprocess
@@ -55,8 +56,9 @@ def find_java(environ: Mapping[str, str] | None = None) -> Path:
 
 
 def use_java() -> None:
-    """Have this process's children use the `java` found: pyspark's launcher looks at JAVA_HOME."""
+    """Have Spark's JVMs below this process use the `java` found, as pyspark's launcher looks at JAVA_HOME, and loopback."""
     os.environ["JAVA_HOME"] = str(find_java().parent.parent)
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # else Spark asks for the address of this machine's name
     take_all_letters(os.environ)
 
 
@@ -93,6 +95,15 @@ def _verified(java: Path, where: str) -> Path:
             path=java,
             found=version["text"],
         )
+    uid = os.getuid()
+    try:
+        pwd.getpwuid(uid)
+    except KeyError:
+        raise JavaUnusable(
+            f"uid {uid}, which this runs as, has no name on this machine, and Spark's Java starts for no user without one: "
+            f"expected a line such as offsetlake:x:{uid}:{os.getgid()}::/tmp:/bin/sh in /etc/passwd; have the container add it "
+            "before anything else starts, or run as a user that is there"
+        ) from None
     return java
 
 

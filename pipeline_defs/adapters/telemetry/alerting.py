@@ -18,6 +18,7 @@ from ..system.extras import require
 if TYPE_CHECKING:
     import apprise
 
+OVER = "over: "  # begins a line on a trouble that is over
 SEND_SECONDS = 20.0  # Dagster ends a sensor that takes a minute
 logging.getLogger("apprise").setLevel(logging.CRITICAL + 1)  # it logs URLs whole, as errors and while it sends
 logging.getLogger("urllib3.connectionpool").setLevel(logging.INFO)  # below that it logs paths and queries
@@ -40,7 +41,8 @@ def check_alert_urls(text: str) -> str:
 def send_alert(title: str, bodies: Mapping[str, str]) -> dict[str, str]:
     """Send each URL its message, unless that is empty; return by URL what to call those that did not take it in time.
 
-    All are sent to at once: a slow one keeps nobody waiting for longer than `SEND_SECONDS`.
+    It is a failure to services that page people, and a success where all of its lines are `OVER`. All are sent to at once: a
+    slow one keeps nobody waiting for longer than `SEND_SECONDS`.
     """
     undelivered, sending = dict[str, str](), dict[str, threading.Thread]()
     if not any(bodies.values()):
@@ -48,7 +50,8 @@ def send_alert(title: str, bodies: Mapping[str, str]) -> dict[str, str]:
     taken = set[str]()
 
     def send(url: str, target: apprise.NotifyBase) -> None:
-        if target.notify(body=bodies[url], title=title):
+        is_over = all(line.startswith(OVER) for line in bodies[url].splitlines())
+        if target.notify(body=bodies[url], title=title, notify_type="success" if is_over else "failure"):
             taken.add(url)
 
     for number, (url, target) in enumerate(_read_targets(bodies), 1):

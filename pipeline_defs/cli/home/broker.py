@@ -63,12 +63,14 @@ def status(as_json: bool) -> None:
     Example:
       offsetlake broker status --json
     """
-    running = read_broker(read_settings().broker)
+    settings = read_settings()
+    running = read_broker(settings.broker)
     if as_json:
         print_json({"running": running is not None, "bootstrap_servers": running and running.bootstrap_servers})
     elif running:
         OUT.print(f"Kafka answers at {running.bootstrap_servers} (pid {running.pid})")
     else:
-        OUT.print("no embedded broker runs; start it with `offsetlake broker start`")
+        place = settings.broker
+        OUT.print(f"no embedded broker of {place} runs; start it with `offsetlake broker start`; each project has its own")
     if running is None:
         raise SystemExit(1)

@@ -148,6 +148,8 @@ def _ask(question: Callable[[], str]) -> tuple[bool, str]:
 def _ask_brokers(files: TopicFiles, adapters: Adapters) -> str:
     """Ask each broker that a topic is read from; the machine's own where no topic is configured yet."""
     of_clusters = [*(each.template for each in files.patterns), *files.topics.values()]
+    if files.broken and not of_clusters and adapters.settings.bootstrap_servers is None:
+        return "not asked: no defs.yaml that can be used names one"
     asked: dict[str, Topic | None] = {adapters.bootstrap_servers(topic): topic for topic in of_clusters}
     found = []
     for address, topic in (asked or {adapters.bootstrap_servers(): None}).items():

@@ -145,7 +145,7 @@ def parse(kind: type[T], data: bytes) -> T:
     """Return what `encode` gave of a document of this type; raise one of `UNREADABLE` for anything else."""
     found = json.loads(data)
     if (number := found.pop("format")) != FORMAT:
-        raise ValueError(f"format {number}, expected format {FORMAT}")
+        raise OtherFormat(f"format {number}, expected format {FORMAT}")
     if "offsets" in found:
         key, offsets = found.pop("key"), OffsetRange(**found["offsets"])
         if offsets.key != key:
@@ -154,11 +154,20 @@ def parse(kind: type[T], data: bytes) -> T:
     return read_plain(kind, found)
 
 
+class OtherFormat(ValueError):
+    """A document of another version of Offsetlake; nothing is wrong with it."""
+
+
+def mend_unreadable(error: Exception, otherwise: str) -> str:
+    """Return why a document cannot be read, and what to do: `otherwise`, unless another version of Offsetlake wrote it."""
+    upgrade = "another version of Offsetlake wrote it: run that one; it is not damaged: delete and restore nothing"
+    return f"{cause_of(error)}; {upgrade if isinstance(error, OtherFormat) else otherwise}"
+
+
 def decode(kind: type[T], data: bytes, what: str, instead: str) -> T:
     """Return a document of a range, else raise `BrokenManifest`; `instead` is what to do where no backup has it."""
     try:
         return parse(kind, data)
     except UNREADABLE as error:
-        raise BrokenManifest(
-            f"{what} cannot be read: {cause_of(error)}; restore it from a backup of the lake, or {instead}"
-        ) from error
+        why = mend_unreadable(error, f"restore it from a backup of the lake, or {instead}")
+        raise BrokenManifest(f"{what} cannot be read: {why}") from error

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import ClassVar, NamedTuple, Self
 
-from ..errors import BrokenPlanLog, cause_of
+from ..errors import BrokenPlanLog
 from ..offsets import OffsetRange
-from .document import UNREADABLE, encode, parse
+from .document import UNREADABLE, encode, mend_unreadable, parse
 
 ALL_HEADS_EVERY = 32  # steps: to find the heads after an old step, at most so many are read
 
@@ -166,7 +166,5 @@ class PlanStep:
         try:
             return parse(cls, data)
         except UNREADABLE as error:
-            raise BrokenPlanLog(
-                f"plan step {where} cannot be read: {cause_of(error)}; the plan log is the truth and is never rewritten: "
-                "restore this object from a backup of the lake"
-            ) from error
+            truth = "the plan log is the truth and is never rewritten: restore this object from a backup of the lake"
+            raise BrokenPlanLog(f"plan step {where} cannot be read: {mend_unreadable(error, truth)}") from error

@@ -51,6 +51,8 @@ def rebuild_topic(
     """
     document = adapters.lake.recent(topic.name).log.base  # first: the coverage then has all that it sums up
     coverage = forget_unplanned(instance, topic, lambda: adapters.lake.coverage(topic.name))
+    if coverage.log.state.seq:
+        adapters.lake.remember(topic.name)  # before Dagster shows any of it
     keys = register_keys(instance, topic, coverage)
     adapters.watch_step("keys_registered", topic=topic.name, keys=keys)
     in_progress = read_tries(instance, topic.landing).in_progress.keys()

@@ -84,6 +84,8 @@ def run_tick(topic: Topic, instance: dg.DagsterInstance, adapters: Adapters, kno
     """
     known = known or read_known(instance, [topic], adapters.now_ms())
     coverage = adapters.lake.recent(topic.name)  # raises for a refused log: nothing is planned
+    if coverage.log.state.seq:  # perhaps by another machine, and from now on Dagster shows it here
+        adapters.lake.remember(topic.name)
     step = adapters.planner(topic, "sensor", may_return=False).commit(coverage)
     if step is not None:
         coverage = adapters.lake.recent(topic.name)
