@@ -75,10 +75,28 @@ def _find_unnamed_of_latest(topic: str, lake: Lake, now_ms: int, older_than_seco
     return LatestTable(lake, topic).find_unnamed(older_than_seconds)
 
 
-def is_vacuum_due(lake: Lake, now_ms: int) -> bool:
-    """Return whether `vacuum` would delete or mend something, or report a table that cannot be read."""
-    found = any(isinstance(each, OffsetlakeError) or each for each in _find_all(lake, now_ms, VACUUM_AFTER_SECONDS))
-    return found or any(log.find_damage() for log in _find_logs(lake))  # a log that cannot be read is found above
+def may_have_leftovers(lake: Lake, now_ms: int) -> bool:
+    """Return whether `vacuum` or a sweep may have something to delete, to mend or to report; read no history of a topic."""
+    latest_ms = now_ms - SWEEP_AFTER_SECONDS * 1000
+    if any(entry.changed_at_ms < latest_ms for entry in lake.store.entries("staging").values()):
+        return True
+    try:
+        return any(_may_be_due(log, lake, now_ms) for log in _find_logs(lake)) or any(
+            _find_unnamed_of_latest(topic, lake, now_ms, VACUUM_AFTER_SECONDS) for topic in lake.store.folders(LATEST)
+        )
+    except OffsetlakeError:
+        return True  # the job tells it
+
+
+def _may_be_due(log: DeltaLog, lake: Lake, now_ms: int) -> bool:
+    """Return whether a table misses a file, or has an old one that its log does not name."""
+    table, names = log.read(), _names(log, lake)
+    left = {name: table.removed.get(name) for name in names - table.files.keys() if not name.startswith("_")}
+    return (
+        not table.files.keys() <= names
+        or bool(_find_old(log, left, lake, now_ms, VACUUM_AFTER_SECONDS))
+        or bool(log.find_damage())
+    )
 
 
 def vacuum(

@@ -12,6 +12,7 @@ import dagster as dg
 import pytest
 
 from pipeline_defs.adapters.tables.delta_log import raw_table_log
+from pipeline_defs.adapters.tables.latest_table import LatestSnapshot
 from pipeline_defs.cli.launching import Launched
 from pipeline_defs.cli.terminal import Shown
 from pipeline_defs.cli.work.read import run_audit
@@ -25,7 +26,7 @@ from pipeline_defs.orchestration.assets import raw_asset
 from pipeline_defs.orchestration.backfilling import BackfillRequest, launch_backfill
 from pipeline_defs.orchestration.choosing import Choice, find_decoded, select_ranges
 from pipeline_defs.orchestration.pulse.rebuilding import rebuild_topic
-from pipeline_defs.orchestration.pulse.ticking import DerivedTick, is_backlog, run_derive_tick, run_tick
+from pipeline_defs.orchestration.pulse.ticking import DerivedTick, is_backlog, rewriting_pause, run_derive_tick, run_tick
 from pipeline_defs.orchestration.runs import projection
 from pipeline_defs.orchestration.runs.known import read_known
 from pipeline_defs.orchestration.runs.projection import RANGE_END, RANGE_START, find_untold
@@ -422,6 +423,13 @@ def test_what_is_made_of_decoded_ranges_waits_for_a_backlog_but_not_for_long(dec
     assert waits(adapters.now_ms())
     assert not waits(adapters.now_ms() - 121_000), "the last update is old"
     assert not waits(adapters.now_ms() + 3_600_000), "a clock that was set back"
+    for size, seconds in (
+        (1 << 20, 4),
+        (1 << 40, 600),
+    ):  # a larger table is written anew less often: replaced files stay a week
+        snapshot = LatestSnapshot(files={"a": size})
+        assert rewriting_pause(snapshot, 10**12, 10**12 + seconds * 1000) is None
+        assert f"waits {seconds} s" in str(rewriting_pause(snapshot, 10**12, 10**12 + seconds * 1000 - 1))
     decoded.later(121_000)
     assert not waits(0), "it has waited for long enough"
     decoded.decode(others)

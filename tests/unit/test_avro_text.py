@@ -114,6 +114,11 @@ def test_records_that_multiply_are_refused() -> None:
     with pytest.raises(ValueError, match="more than 10,000 columns, or 30 levels"):
         read_avro(json.dumps(diamonds(24)))
     read_avro(json.dumps(diamonds(8)))
+    nothing: Any = {"type": "record", "name": "N", "fields": [{"name": "f", "type": {"type": "fixed", "name": "F", "size": 0}}]}
+    for empty in ("null", nothing, {"type": "fixed", "name": "F", "size": 0}):
+        with pytest.raises(ValueError, match="a list of items that take no bytes"):
+            read_avro(json.dumps({"type": "array", "items": {"type": "array", "items": empty}}))
+        read_avro(json.dumps({"type": "array", "items": ["null", empty] if empty != "null" else ["null"]}))
     chain: Any = "int"
     for at in range(120):
         chain = {"type": "record", "name": f"R{at}", "fields": [{"name": "x", "type": chain}]}

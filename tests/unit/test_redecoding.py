@@ -512,6 +512,24 @@ def test_a_latest_table_whose_version_was_vacuumed_is_made_anew(tmp_path: Path) 
     assert (done := bring()).ranges == 1 and not done.rebuilt, "the control: it goes on from there"
 
 
+def test_the_vacuum_of_a_latest_table_leaves_what_is_not_the_tables(tmp_path: Path) -> None:
+    """[R-84] A person's note, and what a link leads to outside of the lake; the control is a file that was replaced."""
+    lake = Lake(str(tmp_path / "lake"))
+    topic = DecodedTopic(lake, TOPIC, pa.binary())
+    for offsets in (OffsetRange(0, 0, 0, 1), OffsetRange(0, 0, 1, 2)):
+        topic.put(offsets, numbered(offsets, [b"a"]))
+        update(TOPIC, Latest(), Attempt("update", "run", "test"), LatestTools(Decodings(lake), lambda: EPOCH_MS))
+    folder, elsewhere = tmp_path / "lake" / "tables" / "latest" / TOPIC, tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (folder / "link").symlink_to(elsewhere)
+    foreign = [folder / "notes.md", folder / "mine.parquet", elsewhere / "part-1.parquet"]
+    for each in foreign:
+        each.write_text("kept")
+    deleted, errors = vacuum(lake, EPOCH_MS, older_than_seconds=0)
+    assert [path for path in deleted if path.startswith("tables/latest")] and errors == []
+    assert all(each.read_text() == "kept" for each in foreign)
+
+
 def test_a_file_that_is_gone_is_named_by_whoever_needs_it_with_what_makes_it_again(compacted: LandedTopic) -> None:
     """[R-68] `offsetlake sql` leaves out that view alone; the audit and an update of the latest table say what to do."""
     lake = compacted.lake

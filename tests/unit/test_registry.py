@@ -1,6 +1,7 @@
 """A Schema Registry that is none, or answers what none should: one clear error each; its login is never shown."""
 
 import threading
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -90,19 +91,32 @@ def test_a_version_without_an_id_is_no_version(fake: FakeRegistry, number: Any) 
 
 def test_a_redirect_is_not_followed_and_says_where_it_leads(fake: FakeRegistry) -> None:
     fake.answers["*"] = Answer(HTML, 302, "text/html", {"Location": "https://user:hush@elsewhere/login?x=1"})
-    with pytest.raises(RegistryUnavailable, match="with 302, text/html, to https://elsewhere/login") as caught:
+    with pytest.raises(RegistryUnavailable, match="with 302, text/html, to https://elsewhere/login, ") as caught:
         Registry(fake.url).read_schema(7)
     assert "hush" not in str(caught.value)
     assert fake.asked == ["/schemas/ids/7"]
 
 
 def test_an_address_is_shown_without_its_login(fake: FakeRegistry) -> None:
-    assert without_login("http://user:hush@host:1/x?y") == "http://host:1/x?y"
+    assert without_login("http://user:hush@host:1/x?y") == "http://host:1/x"
     assert without_login("http://host/x") == "http://host/x"
     fake.answers["*"] = Answer(HTML)
     with pytest.raises(RegistryUnavailable) as caught:
         Registry(fake.url.replace("//", "//user:hush@")).read_schema(7)
     assert "hush" not in str(caught.value) and fake.url in str(caught.value)
+    fake.answers["*"] = Answer({"error_code": 500, "message": "you said Basic hush"}, 500)  # a proxy that quotes what it got
+    with pytest.raises(RegistryUnavailable, match=r"answers .* with 500") as caught:
+        Registry(fake.url).read_schema(7)
+    assert "hush" not in "".join(traceback.format_exception(caught.value)), "Dagster shows an error's cause"
+
+
+def test_an_answer_without_end_is_not_read_to_its_end(fake: FakeRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few packed bytes may be gigabytes; the control is one of the same kind within the limit."""
+    fake.answers["*"] = Answer(GOOD)
+    assert Registry(fake.url).read_schema(7) is not None
+    monkeypatch.setattr(schema_registry, "MOST_BYTES", 10)
+    with pytest.raises(RegistryUnavailable, match="what a Schema Registry answers: it is longer than 10 bytes"):
+        Registry(fake.url).read_schema(7)
 
 
 def reference(name: str, subject: str, version: int = 1) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -28,6 +29,7 @@ from pipeline_defs.core.landing.verdicts import Outcome
 from pipeline_defs.core.log.delivery import Delivery
 from tests.support.interleaving import SmallWorld, beside
 from tests.support.lakes import open_lake
+from tests.support.registry import Answering, serving
 
 
 def lose_answers(patch: pytest.MonkeyPatch, *, do: bool, number: int = errno.EIO) -> None:
@@ -91,6 +93,20 @@ def test_an_answer_that_reading_back_does_not_settle_is_unknown_but_for_a_refusa
     monkeypatch.undo()
     assert kind is OutcomeUnknown or store.list("staging") == {}
     assert store.put_new("plan/0.json", b"ours", "staging/a") is Answer.COMMITTED
+
+
+def test_what_a_link_leads_to_is_not_deleted(tmp_path: Path) -> None:
+    """[R-58] Who may write below `staging/` could have a sweep delete any folder of the one who lands."""
+    store, outside = open_store(str(tmp_path / "lake")), tmp_path / "outside"
+    for folder in (outside, tmp_path / "lake" / "staging" / "dead"):
+        folder.mkdir(parents=True)
+        (folder / "file").write_text("kept")
+    (tmp_path / "lake" / "staging" / "link").symlink_to(outside)
+    (tmp_path / "lake" / "staging" / "dead" / "link").symlink_to(outside)
+    for name in store.entries("staging"):
+        store.delete(f"staging/{name}")
+    assert [*(tmp_path / "lake" / "staging").iterdir()] == [], "the control"
+    assert (outside / "file").read_text() == "kept"
 
 
 def test_who_makes_room_on_a_full_disk_needs_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,6 +243,22 @@ def test_a_bucket_that_refuses_says_so_and_one_without_a_login_which_variables_h
     monkeypatch.setenv("AWS_METADATA_ENDPOINT", f"http://127.0.0.1:{port}")
     with pytest.raises(LakeUnavailable, match="set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"):
         open_store("s3://bucket/lake").get("topics/x")
+
+
+def test_a_store_that_quotes_the_request_shows_no_login(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proxy before it does; Dagster shows an error's cause too. What is told is its status, and its own code."""
+
+    class Echo(Answering):
+        def do_GET(self) -> None:  # noqa: N802 (as http.server names it)
+            self.answer(400, f"<Code>Odd</Code>{self.headers['x-amz-security-token']}".encode())
+
+    with serving(Echo) as port:
+        login = {"ACCESS_KEY_ID": "a", "SECRET_ACCESS_KEY": "b", "SESSION_TOKEN": "hush-4711", "REGION": "us-east-1"}
+        for name, value in {**login, "ENDPOINT_URL": f"http://127.0.0.1:{port}", "ALLOW_HTTP": "true"}.items():
+            monkeypatch.setenv(f"AWS_{name}", value)
+        with pytest.raises(LakeUnavailable, match=r"status code: 400 Bad Request \(Odd\); nothing is lost") as caught:
+            open_store("s3://bucket/lake").get("topics/x")
+    assert "hush" not in "".join(traceback.format_exception(caught.value))
 
 
 def linking(monkeypatch: pytest.MonkeyPatch, tree: str, meanwhile: Callable[[], None], *, is_linked: bool = False) -> None:

@@ -33,6 +33,7 @@ ADVICE = "see whether it runs and `registry` in defs.yaml names it"
 EXPECTED = "expected what a Schema Registry answers"
 RETRIES, RETRY_WAIT_MS = 2, 300
 MOST_SECONDS = 60  # for an answer, however it trickles in
+MOST_BYTES = 16 << 20  # of an answer, decompressed
 LONGEST = 300  # characters of an address and of what is answered there
 
 
@@ -166,14 +167,14 @@ class Registry:
         except SchemaRegistryError as error:
             if error.http_status_code == NOT_FOUND and error.error_code in NOT_FOUND_CODES:
                 return None
-            raise self._refused(error.http_status_code) from error
+            raise self._refused(error.http_status_code) from None  # it quotes the answer, which may quote our login
         except (httpx2.TransportError, OSError) as error:
             tries = f"{RETRIES + 1} tries of {TIMEOUT_SECONDS} seconds, {MOST_SECONDS} in all"
             reason = f"does not answer, within {tries}: {first_line(error)}"
             self._outage.note(reason)
             raise self._unavailable(reason) from error
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
-            wrong = f"{type(error).__name__} in reading it"
+            wrong = str(error) if isinstance(error, TooLong) else f"{type(error).__name__} in reading it"
         self._client.clear_caches()  # type: ignore[no-untyped-call] # else the bad answer outlives the registry's repair
         raise self._unavailable(f"answers {self._answered}, {EXPECTED}: {wrong}")
 
@@ -190,17 +191,27 @@ class Registry:
         )
 
     def _look(self, response: httpx2.Response) -> None:
-        """Note where an answer comes from, its status and its content type, before its body is read."""
+        """Note where an answer comes from, its status and its content type; then read its body, which may be without end."""
         kind = response.headers.get("content-type", "").partition(";")[0] or "no content type"
         to = response.headers.get("location")
         asked = without_login(str(response.request.url))
         self._answered = f"{asked} with {response.status_code}, {kind}{f', to {without_login(to)}' if to else ''}"[:LONGEST]
+        body = bytearray()
+        for chunk in response.iter_bytes(1 << 16):
+            body += chunk
+            if len(body) > MOST_BYTES:
+                raise TooLong(f"it is longer than {MOST_BYTES:,} bytes")
+        response._content = bytes(body)  # noqa: SLF001 (as its own `read` does)
+
+
+class TooLong(ValueError):
+    """An answer of more than `MOST_BYTES`."""
 
 
 def without_login(url: str) -> str:
-    """Return an address as it may be shown: without user and password."""
+    """Return an address as it may be shown: without user, password and query, in which a token may be."""
     found = urlsplit(url)
-    return found._replace(netloc=found.netloc.rpartition("@")[2]).geturl()
+    return found._replace(netloc=found.netloc.rpartition("@")[2], query="", fragment="").geturl()
 
 
 def _has_version(answer: RegisteredSchema) -> bool:

@@ -73,8 +73,9 @@ class Disk:
         self._sync_name(path)
 
     def delete(self, path: str) -> None:
-        """Delete a file, or a folder with all in it; what is already gone is no error."""
-        for each in [*self.walk(path), self.root / path]:
+        """Delete a file, a link, or a folder with all in it; what is already gone is no error, what a link leads to stays."""
+        top = self.root / path
+        for each in [*(() if top.is_symlink() else self.walk(path)), top]:
             with suppress(FileNotFoundError):
                 each.rmdir() if each.is_dir() and not each.is_symlink() else each.unlink()
 

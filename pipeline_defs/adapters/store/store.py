@@ -44,6 +44,8 @@ NO_LOGIN = (
     "AWS_ENDPOINT_URL where the store is not Amazon's"
 )
 _LOGIN = re.compile(r"(?<=://)[^/\s]*@")  # in the address of an endpoint or a proxy, as a store's client quotes it
+_ANSWER = re.compile(r"(status code: \d{3}[^:\n]*): (.*)")  # what a store says beside its status, which may quote a request
+_CODE = re.compile(r"<Code>(\w+)</Code>")
 
 
 class _Contended(OutcomeUnknown):
@@ -384,8 +386,13 @@ def _is_hidden(path: str) -> bool:
 
 
 def hide_login(text: str) -> str:
-    """Return a message of a store's client without the logins in its addresses."""
-    return _LOGIN.sub("", text)
+    """Return a message of a store's client without the logins in its addresses, and without a store's answer but its code."""
+
+    def shorten(found: re.Match[str]) -> str:
+        code = _CODE.search(found[2])
+        return f"{found[1]} ({code[1]})" if code else found[1]
+
+    return _ANSWER.sub(shorten, _LOGIN.sub("", text))
 
 
 def _first_line(error: BaseException) -> str:
@@ -393,8 +400,8 @@ def _first_line(error: BaseException) -> str:
 
 
 def told_cause(error: BaseException) -> BaseException | None:
-    """Return an error that may be shown as the cause of another, as Dagster does; none if it has a login."""
-    return None if _LOGIN.search(str(error)) else error
+    """Return an error that may be shown as the cause of another, as Dagster does; none if it may have a login."""
+    return None if _LOGIN.search(str(error)) or _ANSWER.search(str(error)) else error
 
 
 def _next_step(error: BaseException, need: str) -> str:

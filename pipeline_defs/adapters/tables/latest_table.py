@@ -9,6 +9,7 @@ do after each commit, and notice if a power cut has torn the last one.
 from __future__ import annotations
 
 import json
+import re
 import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable, WriterProperties
 
 TREE = "tables/latest"
+_FILE = re.compile(r"part-\d{5}-[0-9a-f-]{36}-c\d{3}\.snappy\.parquet")  # as delta-rs names them
 _ORDER = "order"  # app transaction: by which order the winners were found
 _COMMIT = "decoded-commit"  # app transaction: which commit of the decoded table that version is, as a number
 _TRANSACTIONS = 3  # of each commit of ours but the first
@@ -275,7 +277,7 @@ class LatestTable:
             return []
         hours = max(0, ceil(older_than_seconds / 3600))
         names = snapshot.table.vacuum(hours, dry_run=True, enforce_retention_duration=False, full=True)
-        return [f"{self.folder}/{name}" for name in names]
+        return [f"{self.folder}/{name}" for name in names if _FILE.fullmatch(name)]  # what is not the table's stays
 
     def _commit(self, snapshot: LatestSnapshot, write: Callable[[], object]) -> bool:
         """Write a version and wait until it is on the disk; return false if another was faster or the answer was lost.

@@ -64,6 +64,7 @@ def read_avro(text: str, references: Iterable[str] = ()) -> AvroSchema:
     |---|---|
     | more columns or levels than `schema_text.py` allows | 24 records, each with two of the next, are 16 million columns |
     | a `fixed` of more bytes than it allows | readers allocate it before they read |
+    | a list of items that take no bytes | six bytes claim any number of them |
     | an undefined type | |
     | a `fixed` without a size from 0 | |
     | a union of nothing, directly in a union, or of one type twice | |
@@ -121,12 +122,16 @@ def find_named(schema: Any, namespace: str) -> Iterator[tuple[str, Any]]:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A self-contained part of a schema, with its column, and the number of columns and levels that Spark would make of it."""
+    """A self-contained part of a schema, with its column, and the number of columns and levels that Spark would make of it.
+
+    `is_empty` says that each of its values takes no bytes.
+    """
 
     schema: Any
     column: Column = ANY
     columns: int = 1
     levels: int = 1
+    is_empty: bool = False
 
 
 class _Reader:
@@ -159,7 +164,7 @@ class _Reader:
         kind = schema["type"]
         if not isinstance(kind, str):
             inner = self.read(kind, namespace, path, within)
-            return _sized({**schema, "type": inner.schema}, inner.column, [inner])
+            return _sized({**schema, "type": inner.schema}, inner.column, [inner], is_empty=inner.is_empty)
         if kind in NAMED:
             return self._named(schema, namespace, path, within)
         if kind in NESTED:
@@ -167,12 +172,12 @@ class _Reader:
         if kind not in PRIMITIVES:
             return self._name(kind, namespace, path, within)
         logical = LOGICAL.get((kind, str(schema.get("logicalType"))))
-        return _Part(schema, Column(logical or KINDS.get(kind, kind)))
+        return _Part(schema, Column(logical or KINDS.get(kind, kind)), is_empty=kind == "null")
 
     def _name(self, name: str, namespace: str, path: str, within: tuple[str, ...]) -> _Part:
         """Read the name of a type: at its first use a given definition is put in its place, later its full name."""
         if name in PRIMITIVES:
-            return _Part(name, Column(KINDS.get(name, name)))
+            return _Part(name, Column(KINDS.get(name, name)), is_empty=name == "null")
         readings = [name] if "." in name or not namespace else [f"{namespace}.{name}", name]
         for each in readings:
             if each in within:
@@ -205,6 +210,8 @@ class _Reader:
             self.wrong.append(f"{path} is of type {schema['type']} and has no `{word}`")
             return _Part(schema)
         inner = self.read_column(schema[word], namespace, f"{path}{suffix}", within)
+        if inner.is_empty and word == "items":
+            raise ValueError(f"{path} is a list of items that take no bytes: a few bytes would claim any number of them")
         return _sized({**schema, word: inner.schema}, Column(column, inner=(inner.column,)), [inner])
 
     def _named(self, schema: Mapping[str, Any], namespace: str, path: str, within: tuple[str, ...]) -> _Part:
@@ -223,7 +230,7 @@ class _Reader:
                 self._refuse_size(name, schema.get("size"))
             symbols = schema.get("symbols") if kind == "enum" else None
             self._refuse_names(f"enum {name}", symbols if isinstance(symbols, list) else [], are_once=True)
-            found = _Part(schema, Column("text") if kind == "enum" else ANY)
+            found = _Part(schema, Column("text") if kind == "enum" else ANY, is_empty=schema.get("size") == 0)
         self._defined[name] = found
         return found
 
@@ -261,16 +268,17 @@ class _Reader:
         folded = Counter(field["name"].lower() for field in fields)
         self.clashes += [f"{name}.{field['name']}" for field in fields if folded[field["name"].lower()] > 1]
         column = Column("struct", {each: part.column for each, part in parts.items()})
-        return _sized({**schema, "fields": fields}, column, [*parts.values()])
+        is_empty = all(each.is_empty for each in parts.values())
+        return _sized({**schema, "fields": fields}, column, [*parts.values()], is_empty=is_empty)
 
 
-def _sized(schema: Any, column: Column, inner: Sequence[_Part]) -> _Part:
+def _sized(schema: Any, column: Column, inner: Sequence[_Part], *, is_empty: bool = False) -> _Part:
     columns, levels = 1 + sum(each.columns for each in inner), 1 + max((each.levels for each in inner), default=0)
     if columns > MOST_COLUMNS or levels > MOST_LEVELS:
         raise ValueError(
             f"it has more than {MOST_COLUMNS:,} columns, or {MOST_LEVELS} levels, once each type is put where it is named"
         )
-    return _Part(schema, column, columns, levels)
+    return _Part(schema, column, columns, levels, is_empty)
 
 
 def _branch_name(branch: Any, namespace: str) -> str | None:

@@ -41,6 +41,8 @@ EVENTS_PER_TICK = 200  # of a topic
 TELL_SECONDS = 15.0  # of a tick, all topics together: Dagster gives one up after 60, and it would go on beside the next
 COMPARE_EVERY_MS = 3_600_000  # even where nothing seems to have changed
 BACKLOG_SECONDS = 120
+REWRITTEN_PER_SECOND = 256 << 10  # bytes of a latest table, by updates: 22 GB a day
+LONGEST_PAUSE_SECONDS = 600  # less than after which a table that stands still is told
 MIRROR_SECONDS = 60  # after which the group of an idle topic is moved again
 BACKLOG_FIRST = f"ranges are being decoded, which is waited for, at most {BACKLOG_SECONDS} s"
 
@@ -242,6 +244,14 @@ def is_backlog(decoded: DecodedRanges, adapters: Adapters, last_ended_ms: int) -
     return bool(decoded.find_due(adapters.lake.recent(decoded.topic)))
 
 
+def rewriting_pause(snapshot: LatestSnapshot | None, last_ended_ms: int, now_ms: int) -> str | None:
+    """Return a text where an update is to wait: nearly all files are rewritten, and the replaced ones stay a week."""
+    size = sum(snapshot.files.values()) if snapshot is not None and not snapshot.damage else 0
+    seconds = min(LONGEST_PAUSE_SECONDS, size / REWRITTEN_PER_SECOND)
+    is_early = abs(now_ms - last_ended_ms) < seconds * 1000
+    return f"it rewrites the table, and so waits {seconds:.0f} s after the last one" if is_early else None
+
+
 def report_decoded(topic: Topic, decoding: Decoding, adapters: Adapters, instance: dg.DagsterInstance) -> None:
     """Tell Dagster outside of any run that a range is decoded."""
     instance.report_runless_asset_event(decoded_event(topic, decoding, Decided.ALREADY_DECODED, adapters))
@@ -260,7 +270,8 @@ def run_latest_tick(
         _tell_latest(topic, due.snapshot, instance, adapters, known)
     if not due.has_work:
         return DerivedTick()
-    postponed = BACKLOG_FIRST if is_early else backing_off_text([tried], now_ms)
+    pause = rewriting_pause(due.snapshot, tried.last_ended_ms, now_ms)
+    postponed = BACKLOG_FIRST if is_early else backing_off_text([tried], now_ms) or pause
     head = f"{ranges:,} range{'s wait' if ranges != 1 else ' waits'} for an update"
     blocked = why_blocked(known, topic.upserting)
     waiting = pending_text(head, blocked, "updating", in_progress=ranges if is_in_progress else 0, postponed=postponed)

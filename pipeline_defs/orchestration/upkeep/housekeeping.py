@@ -15,7 +15,7 @@ from dagster_pyspark import LazyPySparkResource
 from ...core.advice import command, some_of
 from ...core.errors import TopicsFailed, UnknownTopic, as_one, as_ours
 from ...resources import Adapters
-from ...tables.deleting import SWEEP_AFTER_SECONDS, find_orphans, is_vacuum_due, sweep_orphans, vacuum
+from ...tables.deleting import may_have_leftovers, sweep_orphans, vacuum
 from ...topics import TOPIC_TAG, Topic
 from ..assets.checks import audit_keys
 from ..assets.decoded_asset import decoded_check_keys
@@ -196,8 +196,7 @@ def build_sweep() -> dg.Definitions:
             raise as_one(errors)
 
     def is_due(adapters: Adapters, _: dg.DagsterInstance) -> bool:
-        lake, now_ms = adapters.lake, adapters.now_ms()
-        return is_vacuum_due(lake, now_ms) or bool(find_orphans(lake, now_ms, SWEEP_AFTER_SECONDS))
+        return may_have_leftovers(adapters.lake, adapters.now_ms())
 
     told = "Sweeps the lake's staging every night, where there is something to sweep."
     return _with_schedule(sweep, SWEEP, "30 3 * * *", told, is_due, "nothing in staging or in a table is old enough")
