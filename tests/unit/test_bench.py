@@ -19,7 +19,6 @@ from pipeline_defs.core.errors import BadSetting
 from pipeline_defs.lab.bench import rounds
 from pipeline_defs.lab.bench.costs import topics_cost
 from pipeline_defs.lab.bench.costs.run_cost import UsageLook, net_seconds
-from pipeline_defs.lab.bench.measurement import run_part
 from pipeline_defs.lab.bench.usage import read_peak_bytes, read_tree, tree_seconds
 from pipeline_defs.lab.bench.watched import split_seconds
 from pipeline_defs.lab.cli import parts
@@ -29,7 +28,6 @@ from pipeline_defs.lab.cli.parts import choose_loads, choose_systems
 from pipeline_defs.lab.drills.report import DRILLS, choose
 from pipeline_defs.lab.drills.systems import OURS
 from pipeline_defs.lab.processes import NotMeasured
-from pipeline_defs.settings import Settings
 
 LOAD = rounds.Load("t", 1_000, 16_000, 1_000)
 
@@ -176,33 +174,6 @@ def test_another_spark_than_the_benchmarks_own_is_refused_before_anything_starts
         if expected is BadSetting:
             assert name in str(result.exception) and "nothing was started; unset it" in str(result.exception)
             assert "starting" not in result.output and "hush" not in str(result.exception)
-
-
-def test_the_part_derived_names_each_figure_and_what_is_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    values = dict(zip(parts.DERIVED_AIMS, (2.0, 1.0, 2e9, 1.6, 1.2, 0.06), strict=True))
-    figures = {aim: rounds.spread([value]) for aim, value in values.items()}
-    found = {name: figures[f"derived.{name}"] for name in ("json_to_landing", "avro_to_landing")}
-    large = {"seconds": figures["upsert.large_seconds"], "peak_bytes": figures["upsert.large_peak_bytes"]}
-    told = {
-        (parts, "open_bench"): nullcontext(),
-        (parts.append_cost, "measure_append"): {"append_to_landing": figures["table.append_to_landing"]},
-        (parts.decode_cost, "measure_decoding"): {"ratios": found},
-        (parts.upsert, "measure_upsert"): {"to_delta_rs": figures["upsert.to_delta_rs"]},
-        (parts.upsert, "measure_large"): large,
-    }
-    for (module, name), answer in told.items():
-        monkeypatch.setattr(module, name, Mock(return_value=answer))
-    nothing_else = Settings(tmp_path, str(tmp_path / "lake"), None, "local[2]", "1g", tmp_path / "dagster")
-    report = run_part(parts.measure_derived, nothing_else, 2, print)
-    for aim, value in values.items():
-        section, _, name = aim.partition(".")
-        assert report[section][name] == report[section]["spread"][name]["greatest"] == value
-    assert report["missed_targets"] == [
-        "upsert.to_delta_rs: 2.0, to be at most 1.5",
-        "derived.json_to_landing: 1.6, to be at most 1.5",
-        "table.append_to_landing: 0.06, to be at most 0.05",
-    ]
-    assert report.keys() == {"upsert", "derived", "table", "missed_targets", "rounds", "environment"}
 
 
 def test_elsewhere_ours_alone_is_drilled_without_what_only_this_machine_has() -> None:
