@@ -425,7 +425,7 @@ def test_what_is_made_of_decoded_ranges_waits_for_a_backlog_but_not_for_long(dec
     assert not waits(adapters.now_ms() + 3_600_000), "a clock that was set back"
     for size, seconds in (
         (1 << 20, 4),
-        (1 << 40, 600),
+        (1 << 40, 300),
     ):  # a larger table is written anew less often: replaced files stay a week
         snapshot = LatestSnapshot(files={"a": size})
         assert rewriting_pause(snapshot, 10**12, 10**12 + seconds * 1000) is None

@@ -25,6 +25,7 @@ from hypothesis import strategies as st
 from sqlalchemy.exc import IntegrityError
 
 from pipeline_defs.adapters.lake.lake import Lake
+from pipeline_defs.adapters.lake.lake_memory import LakeMemory
 from pipeline_defs.adapters.store.disk_store import DiskStore
 from pipeline_defs.adapters.tables.delta_log import raw_table_log
 from pipeline_defs.adapters.tables.duck import Duck
@@ -466,6 +467,14 @@ def test_a_file_that_is_no_topics_in_what_is_remembered_is_left_alone(place: Pla
         place.adapters.check_lake()
     (place.home / "known_topics" / TOPIC).unlink()
     place.adapters.check_lake()
+    memory = LakeMemory(place.home, str(place.lake))  # of a process that goes on
+    memory.remember(TOPIC)
+    (place.home / "known_topics" / TOPIC).unlink()
+    memory.refuse_missing(TOPIC)
+    memory.remember(TOPIC)
+    with pytest.raises(LakeUnavailable):
+        memory.refuse_missing(TOPIC)
+    (place.home / "known_topics" / TOPIC).unlink()
     place.plan()
     assert place.land() == [Outcome.LANDED] * 2
     assert stray.read_bytes() == content

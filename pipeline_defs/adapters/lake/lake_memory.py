@@ -49,6 +49,7 @@ class LakeMemory:
         """Refuse a lake that has nothing of a topic if the topic is remembered: it is not a new lake."""
         before = self._read(topic)
         if not before:
+            self._remembered.discard(topic)  # a person has deleted it, to begin anew
             return
         where = "there" if before == self._lake else f"in {before}"
         raise LakeUnavailable(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import re
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
@@ -114,7 +113,6 @@ def spark_config(master: str, jars: Sequence[Path], *, driver_memory: str = "4g"
         "spark.driver.extraJavaOptions": " ".join(
             [JAVA_OPTIONS, *(f"-D{name}={limit}" for name, limit in AVRO_LIMITS.items()), java_options]
         ).strip(),
-        "spark.hadoop.fs.permissions.umask-mode": _umask(),
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         "spark.ui.enabled": "false",
@@ -123,12 +121,6 @@ def spark_config(master: str, jars: Sequence[Path], *, driver_memory: str = "4g"
         "spark.python.sql.dataFrameDebugging.enabled": "false",  # else each column asks the JVM where it was written
         "spark.log.level": "ERROR",
     }
-
-
-def _umask() -> str:
-    """Return this process's umask, which Hadoop does not ask for: by its own, 022, everybody may read what Spark writes."""
-    os.umask(mask := os.umask(0o077))
-    return f"{mask:03o}"
 
 
 def kafka_options(

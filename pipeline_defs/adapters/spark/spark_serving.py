@@ -85,7 +85,7 @@ def open_here(config: Mapping[str, str], fingerprint: str, work: Path, log: Path
     with telling_folder(work):
         work.mkdir(parents=True, exist_ok=True)
     options = f'{config.get("spark.driver.extraJavaOptions", "")} "-Duser.dir={work}"'.strip()
-    config = {**config, "spark.driver.extraJavaOptions": options, **_ivy_conf(work)}
+    config = {**config, "spark.driver.extraJavaOptions": options, **_user_conf(work)}
     _start_jvm(config, log)
     session, port = _open_port(config)
     _here.append(_describe(session, port, fingerprint))
@@ -187,16 +187,20 @@ def _local_conf(work: Path, config: Mapping[str, str]) -> dict[str, str]:
     own = f'"-Djava.io.tmpdir={work}"'  # a system that is read-only has no /tmp
     java = f"{own} {config.get('spark.driver.extraJavaOptions', '')} {EXIT_WHEN_FULL}"
     return {
-        **_ivy_conf(work),
+        **_user_conf(work),
         "spark.local.dir": str(work),
         "spark.sql.warehouse.dir": str(work / "warehouse"),
         "spark.driver.extraJavaOptions": java,
     }
 
 
-def _ivy_conf(work: Path) -> dict[str, str]:
-    """Return the setting for what Spark keeps below the home of its user, who may have none in a container."""
-    return {"spark.jars.ivy": str(work / "ivy")}
+def _user_conf(work: Path) -> dict[str, str]:
+    """Return the settings for this process's user: a place for what Spark keeps below a home, and the umask.
+
+    In a container a user may have no home. Hadoop does not ask for the umask: by its own, 022, all may read what Spark writes.
+    """
+    os.umask(mask := os.umask(0o077))
+    return {"spark.jars.ivy": str(work / "ivy"), "spark.hadoop.fs.permissions.umask-mode": f"{mask:03o}"}
 
 
 def _describe(session: SparkSession, port: int, fingerprint: str) -> Server:

@@ -14,6 +14,7 @@ from rich.markdown import Markdown
 from ...adapters.system.jars import resolve_jars
 from ...adapters.system.java import find_java
 from ...adapters.system.project_folder import DEFAULT_HOME, DOCS, defs_folder, find_project, read_env_file
+from ...adapters.testbed.broker import read_broker
 from ...adapters.testbed.class_archive import try_archive
 from ...core.advice import meant, some_of
 from ...core.errors import OffsetlakeError, Refused
@@ -148,7 +149,8 @@ def _ask(question: Callable[[], str]) -> tuple[bool, str]:
 def _ask_brokers(files: TopicFiles, adapters: Adapters) -> str:
     """Ask each broker that a topic is read from; the machine's own where no topic is configured yet."""
     of_clusters = [*(each.template for each in files.patterns), *files.topics.values()]
-    if files.broken and not of_clusters and adapters.settings.bootstrap_servers is None:
+    settings = adapters.settings
+    if files.broken and not of_clusters and settings.bootstrap_servers is None and read_broker(settings.broker) is None:
         return "not asked: no defs.yaml that can be used names one"
     asked: dict[str, Topic | None] = {adapters.bootstrap_servers(topic): topic for topic in of_clusters}
     found = []

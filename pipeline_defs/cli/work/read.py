@@ -11,7 +11,7 @@ from ...core.advice import counted
 from ...landing.auditing import Finding, check_completeness, check_published, check_replay, check_table, check_tiling, looked
 from ...operate.reports import NOT_ASKED, check_broker, trace_row
 from ...operate.status import find_instance
-from ...orchestration.assets.decoded_checks import check_decoded, check_decoded_files
+from ...orchestration.assets.decoded_checks import COMPLETENESS, DIGEST, check_decoded, check_decoded_files
 from ...orchestration.assets.latest_asset import RECOMPUTED, check_share, share_of
 from ...orchestration.runs.ledger import check_losses, read_ledger
 from ...orchestration.runs.moments import time_text
@@ -134,8 +134,8 @@ def run_audit(topic: Topic, adapters: Adapters, replay: str, seed: str, shown: S
     elif adapters.lake.store.list(raw_table_log(topic.name, adapters.lake.store).folder):
         findings.append(looked("raw_table", lambda: _find_frozen(topic.name, adapters)))
     if topic.decode is not None:
-        checks = (check_decoded, check_decoded_files)
-        findings += [looked("decoded_table", partial(check, topic, adapters)) for check in checks]
+        findings.append(looked(COMPLETENESS, lambda: check_decoded(topic, adapters)))
+        findings.append(looked(DIGEST, lambda: check_decoded_files(topic, adapters)))
     if topic.latest is not None:
         compare = partial(check_share, topic.name, topic.latest, share_of(seed), adapters.latest_tools(), may_wait=True)
         findings.append(looked(RECOMPUTED, compare))

@@ -42,7 +42,7 @@ TELL_SECONDS = 15.0  # of a tick, all topics together: Dagster gives one up afte
 COMPARE_EVERY_MS = 3_600_000  # even where nothing seems to have changed
 BACKLOG_SECONDS = 120
 REWRITTEN_PER_SECOND = 256 << 10  # bytes of a latest table, by updates: 22 GB a day
-LONGEST_PAUSE_SECONDS = 600  # less than after which a table that stands still is told
+LONGEST_PAUSE_SECONDS = 300  # with the update, less than after which a table that stands still is told
 MIRROR_SECONDS = 60  # after which the group of an idle topic is moved again
 BACKLOG_FIRST = f"ranges are being decoded, which is waited for, at most {BACKLOG_SECONDS} s"
 
@@ -270,7 +270,7 @@ def run_latest_tick(
         _tell_latest(topic, due.snapshot, instance, adapters, known)
     if not due.has_work:
         return DerivedTick()
-    pause = rewriting_pause(due.snapshot, tried.last_ended_ms, now_ms)
+    pause = None if tried.attempts else rewriting_pause(due.snapshot, tried.last_ended_ms, now_ms)
     postponed = BACKLOG_FIRST if is_early else backing_off_text([tried], now_ms) or pause
     head = f"{ranges:,} range{'s wait' if ranges != 1 else ' waits'} for an update"
     blocked = why_blocked(known, topic.upserting)
