@@ -81,22 +81,23 @@ def may_have_leftovers(lake: Lake, now_ms: int) -> bool:
     if any(entry.changed_at_ms < latest_ms for entry in lake.store.entries("staging").values()):
         return True
     try:
-        return any(_may_be_due(log, lake, now_ms) for log in _find_logs(lake)) or any(
-            _find_unnamed_of_latest(topic, lake, now_ms, VACUUM_AFTER_SECONDS) for topic in lake.store.folders(LATEST)
+        return (
+            any(_may_have_unnamed(topic, lake, now_ms) for topic in lake.store.folders("tables/raw"))
+            or any(_find_undecoded(topic, lake, now_ms, VACUUM_AFTER_SECONDS) for topic in lake.store.folders(DECODED))
+            or any(_find_unnamed_of_latest(topic, lake, now_ms, VACUUM_AFTER_SECONDS) for topic in lake.store.folders(LATEST))
+            or any(log.find_damage() for log in _find_logs(lake))
         )
     except OffsetlakeError:
         return True  # the job tells it
 
 
-def _may_be_due(log: DeltaLog, lake: Lake, now_ms: int) -> bool:
-    """Return whether a table misses a file, or has an old one that its log does not name."""
+def _may_have_unnamed(topic: str, lake: Lake, now_ms: int) -> bool:
+    """Return whether a raw table misses a file, or its folder has an old one that its log does not name."""
+    log = raw_table_log(topic, lake.store)
     table, names = log.read(), _names(log, lake)
-    left = {name: table.removed.get(name) for name in names - table.files.keys() if not name.startswith("_")}
-    return (
-        not table.files.keys() <= names
-        or bool(_find_old(log, left, lake, now_ms, VACUUM_AFTER_SECONDS))
-        or bool(log.find_damage())
-    )
+    unnamed = (name for name in names - table.files.keys() if name.endswith(".parquet") and not name.startswith("_"))
+    left = {name: table.removed.get(name) for name in unnamed}
+    return not table.files.keys() <= names or bool(_find_old(log, left, lake, now_ms, VACUUM_AFTER_SECONDS))
 
 
 def vacuum(

@@ -46,7 +46,7 @@ from pipeline_defs.landing.auditing import MOST_NIGHTS
 from pipeline_defs.operate import reader
 from pipeline_defs.orchestration.assets.decoded_checks import check_decoded, check_decoded_files, read_dead_letters
 from pipeline_defs.tables import compaction, decoding
-from pipeline_defs.tables.deleting import vacuum
+from pipeline_defs.tables.deleting import may_have_leftovers, vacuum
 from pipeline_defs.tables.latest import LatestTools, Updated, find_stretches, place, update
 from tests.support.commands import commands_of
 from tests.support.decoded import DecodedTopic, numbered
@@ -283,6 +283,7 @@ def test_files_that_no_version_has_any_more_go_after_a_week(topic: LandedTopic) 
         topic.decode(FIRST, by=MENDED, redo=True, watch=stop_at("place_decoded"))
     assert len(topic.unnamed()) == 2
     assert vacuum(topic.lake, EPOCH_MS) == ([], []), "a reader may be at the version before"
+    assert [may_have_leftovers(topic.lake, EPOCH_MS + days * 86_400_000) for days in (0, 8)] == [False, True]
     assert vacuum(topic.lake, EPOCH_MS + 8 * 24 * 3_600_000) == ([f"{TREE}/{TOPIC}/_dead=false/{first}"], [])
     (left,) = topic.unnamed()
     assert vacuum(topic.lake, EPOCH_MS, older_than_seconds=-60) == ([f"{TREE}/{TOPIC}/_dead=false/{left}"], [])
