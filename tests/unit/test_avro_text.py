@@ -118,6 +118,9 @@ def test_records_that_multiply_are_refused() -> None:
     for empty in ("null", nothing, {"type": "fixed", "name": "F", "size": 0}):
         with pytest.raises(ValueError, match="a list of items that take no bytes"):
             read_avro(json.dumps({"type": "array", "items": {"type": "array", "items": empty}}))
+        later = [("a", {"type": "array", "items": "N"}), ("b", nothing)]
+        with pytest.raises(ValueError, match="a list of items that take no bytes"):
+            read_avro(json.dumps({"type": "record", "name": "R", "fields": [{"name": n, "type": of} for n, of in later]}))
         read_avro(json.dumps({"type": "array", "items": ["null", empty] if empty != "null" else ["null"]}))
     chain: Any = "int"
     for at in range(120):

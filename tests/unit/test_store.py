@@ -250,7 +250,7 @@ def test_a_store_that_quotes_the_request_shows_no_login(monkeypatch: pytest.Monk
 
     class Echo(Answering):
         def do_GET(self) -> None:  # noqa: N802 (as http.server names it)
-            self.answer(400, f"<Code>Odd</Code>{self.headers['x-amz-security-token']}".encode())
+            self.answer(400, f"\n<Code>Odd</Code>\n{self.headers['x-amz-security-token']}".encode())
 
     with serving(Echo) as port:
         login = {"ACCESS_KEY_ID": "a", "SECRET_ACCESS_KEY": "b", "SESSION_TOKEN": "hush-4711", "REGION": "us-east-1"}

@@ -29,7 +29,7 @@ from obstore.exceptions import (
 )
 from obstore.store import ObjectStore
 
-from ...core.errors import LakeUnavailable, OutcomeUnknown, Refused, first_line, is_panic
+from ...core.errors import LakeUnavailable, OutcomeUnknown, Refused, is_panic
 from ...core.steps import StepWatcher, no_step
 from .disk import UNSURE, errno_in, mend
 
@@ -44,7 +44,9 @@ NO_LOGIN = (
     "AWS_ENDPOINT_URL where the store is not Amazon's"
 )
 _LOGIN = re.compile(r"(?<=://)[^/\s]*@")  # in the address of an endpoint or a proxy, as a store's client quotes it
-_ANSWER = re.compile(r"(status code: \d{3}[^:\n]*): (.*)")  # what a store says beside its status, which may quote a request
+_ANSWER = re.compile(
+    r"(status code: \d{3}[^:\n]*): (.*)", re.DOTALL
+)  # what a store says beside its status, which may quote a request
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 
 
@@ -396,7 +398,7 @@ def hide_login(text: str) -> str:
 
 
 def _first_line(error: BaseException) -> str:
-    return hide_login(first_line(error))
+    return (hide_login(str(error)).splitlines() or [type(error).__name__])[0]
 
 
 def told_cause(error: BaseException) -> BaseException | None:

@@ -75,6 +75,7 @@ def read_avro(text: str, references: Iterable[str] = ()) -> AvroSchema:
     given = {name: found for each in references for name, found in find_named(parse_avro(each), "")}
     reader = _Reader(given, {name for name, _ in find_named(schema, "")})
     found = reader.read_column(schema, "", "the whole", ())
+    reader.refuse_empty_items()
     if reader.wrong:
         raise ValueError("; ".join(dict.fromkeys(reader.wrong)))
     clashes = [f"fields differ in case only: {', '.join(reader.clashes)}"] if reader.clashes else []
@@ -141,6 +142,7 @@ class _Reader:
         self.wrong: list[str] = []
         self.unreadable: list[str] = []
         self.clashes: list[str] = []
+        self.items: list[tuple[str, str]] = []  # by which names the items of lists are, and where
         self._given = given
         self._own = own
         self._defined: dict[str, _Part] = {}
@@ -210,8 +212,10 @@ class _Reader:
             self.wrong.append(f"{path} is of type {schema['type']} and has no `{word}`")
             return _Part(schema)
         inner = self.read_column(schema[word], namespace, f"{path}{suffix}", within)
-        if inner.is_empty and word == "items":
-            raise ValueError(f"{path} is a list of items that take no bytes: a few bytes would claim any number of them")
+        if word == "items":
+            self._refuse_empty(inner, path)
+            if isinstance(inner.schema, str):  # perhaps a name that is defined later
+                self.items += [(each, path) for each in (inner.schema, f"{namespace}.{inner.schema}")]
         return _sized({**schema, word: inner.schema}, Column(column, inner=(inner.column,)), [inner])
 
     def _named(self, schema: Mapping[str, Any], namespace: str, path: str, within: tuple[str, ...]) -> _Part:
@@ -230,9 +234,20 @@ class _Reader:
                 self._refuse_size(name, schema.get("size"))
             symbols = schema.get("symbols") if kind == "enum" else None
             self._refuse_names(f"enum {name}", symbols if isinstance(symbols, list) else [], are_once=True)
-            found = _Part(schema, Column("text") if kind == "enum" else ANY, is_empty=schema.get("size") == 0)
+            found = _Part(
+                schema, Column("text") if kind == "enum" else ANY, is_empty=kind == "fixed" and schema.get("size") == 0
+            )
         self._defined[name] = found
         return found
+
+    def refuse_empty_items(self) -> None:
+        """Refuse lists whose items are of a type that was defined behind them, and takes no bytes."""
+        for name, path in self.items:
+            self._refuse_empty(self._defined.get(name), path)
+
+    def _refuse_empty(self, items: _Part | None, path: str) -> None:
+        if items is not None and items.is_empty:
+            raise ValueError(f"{path} is a list of items that take no bytes: a few bytes would claim any number of them")
 
     def _refuse_names(self, what: str, names: Sequence[Any], *, are_once: bool = False) -> None:
         """Refuse names that Avro's parser does not accept, and, with `are_once`, repeated ones."""
