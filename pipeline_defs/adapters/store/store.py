@@ -44,9 +44,8 @@ NO_LOGIN = (
     "AWS_ENDPOINT_URL where the store is not Amazon's"
 )
 _LOGIN = re.compile(r"(?<=://)[^/\s]*@")  # in the address of an endpoint or a proxy, as a store's client quotes it
-_ANSWER = re.compile(
-    r"(status code: \d{3}[^:\n]*): (.*)", re.DOTALL
-)  # what a store says beside its status, which may quote a request
+# what a store says beside its status, which may quote a request
+_ANSWER = re.compile(r"(status code: \d{3}[^:\n]*): (.*)", re.DOTALL)
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 
 
@@ -277,7 +276,7 @@ class Store(ABC):
             found = self.get(path)
             if found is None:
                 raise _Contended(
-                    f"writing {self.url(path)}: it is said to exist, and nothing is there to be read: {_first_line(error)}; "
+                    f"writing {self.url(path)}: it is said to exist, and nothing is there to be read: {told_line(error)}; "
                     "another writer may be at it; nothing is lost; the next attempt settles it; do not delete anything there",
                     path=path,
                 ) from told_cause(error)
@@ -288,7 +287,7 @@ class Store(ABC):
             if found is None:
                 raise OutcomeUnknown(
                     f"writing {self.url(path)} ended without an answer and reading it back finds nothing yet: "
-                    f"{_first_line(error)}; nothing is lost; the next attempt settles it",
+                    f"{told_line(error)}; nothing is lost; the next attempt settles it",
                     path=path,
                 ) from told_cause(error)
         if found != data:
@@ -349,13 +348,13 @@ class Store(ABC):
         except (BaseError, OSError, ValueError) as error:
             step = _next_step(error, "read" if verb in {"read", "list"} else "write")
             raise LakeUnavailable(
-                f"cannot {verb} {self.url(path)}: {_first_line(error)}; nothing is lost; {step}", path=path
+                f"cannot {verb} {self.url(path)}: {told_line(error)}; nothing is lost; {step}", path=path
             ) from told_cause(error)
         except BaseException as error:
             if not is_panic(error):
                 raise
             raise LakeUnavailable(
-                f"cannot {verb} {self.url(path)}: the object store's client fails: {_first_line(error)}; nothing is lost; "
+                f"cannot {verb} {self.url(path)}: the object store's client fails: {told_line(error)}; nothing is lost; "
                 "correct or unset the variables that say where the store is, such as AWS_ENDPOINT_URL",
                 path=path,
             ) from told_cause(error)
@@ -397,7 +396,8 @@ def hide_login(text: str) -> str:
     return _ANSWER.sub(shorten, _LOGIN.sub("", text))
 
 
-def _first_line(error: BaseException) -> str:
+def told_line(error: BaseException) -> str:
+    """Return the first line of what `hide_login` leaves of an error's message, or its type where it has no message."""
     return (hide_login(str(error)).splitlines() or [type(error).__name__])[0]
 
 

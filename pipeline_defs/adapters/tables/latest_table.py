@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from ...core.errors import BrokenTable, LakeUnavailable, OffsetlakeError, first_line, is_panic
+from ...core.errors import BrokenTable, LakeUnavailable, OffsetlakeError, is_panic
 from ...core.log.latency import Wait, pack, unpack
 from ...core.tables.delta import CONFIGURATION, Snapshot
 from ..lake.lake import Lake
 from ..store.disk import errno_in, mend
-from ..store.store import hide_login, told_cause
+from ..store.store import told_cause, told_line
 from .columns_of_table import POSITION, SEQUENCE
 from .delta_log import delta_url, said_by_delta
 
@@ -253,7 +253,7 @@ class LatestTable:
         except BaseException as error:  # for what it reads delta-rs raises a plain `Exception`
             if not isinstance(error, Exception) and not is_panic(error):
                 raise
-            return f"its rows cannot be read: {hide_login(first_line(error))}"
+            return f"its rows cannot be read: {told_line(error)}"
         return ""
 
     def read_waits(self, snapshot: LatestSnapshot | None, since_ms: int) -> list[Wait]:
@@ -307,7 +307,7 @@ class LatestTable:
         except BaseException as error:
             if not is_panic(error):
                 raise
-            raise self._refused(f"delta-rs fails: {hide_login(first_line(error))}") from told_cause(error)
+            raise self._refused(f"delta-rs fails: {told_line(error)}") from told_cause(error)
         return self._keep(snapshot)
 
     def _keep(self, snapshot: LatestSnapshot) -> bool:

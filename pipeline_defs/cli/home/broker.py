@@ -70,7 +70,8 @@ def status(as_json: bool) -> None:
     elif running:
         OUT.print(f"Kafka answers at {running.bootstrap_servers} (pid {running.pid})")
     else:
-        place = settings.broker
-        OUT.print(f"no embedded broker of {place} runs; start it with `offsetlake broker start`; each project has its own")
+        OUT.print(
+            f"no embedded broker of {settings.broker} runs; start it with `offsetlake broker start`; each project has its own"
+        )
     if running is None:
         raise SystemExit(1)

@@ -142,10 +142,10 @@ class _Reader:
         self.wrong: list[str] = []
         self.unreadable: list[str] = []
         self.clashes: list[str] = []
-        self.items: list[tuple[str, str]] = []  # by which names the items of lists are, and where
         self._given = given
         self._own = own
         self._defined: dict[str, _Part] = {}
+        self._items: list[tuple[_Part, str, str]] = []  # of lists, each with its namespace and path
 
     def read_column(self, schema: Any, namespace: str, path: str, within: tuple[str, ...]) -> _Part:
         """Read a part that has a column of its own, which branches of a union have not."""
@@ -213,9 +213,7 @@ class _Reader:
             return _Part(schema)
         inner = self.read_column(schema[word], namespace, f"{path}{suffix}", within)
         if word == "items":
-            self._refuse_empty(inner, path)
-            if isinstance(inner.schema, str):  # perhaps a name that is defined later
-                self.items += [(each, path) for each in (inner.schema, f"{namespace}.{inner.schema}")]
+            self._items.append((inner, namespace, path))
         return _sized({**schema, word: inner.schema}, Column(column, inner=(inner.column,)), [inner])
 
     def _named(self, schema: Mapping[str, Any], namespace: str, path: str, within: tuple[str, ...]) -> _Part:
@@ -241,13 +239,11 @@ class _Reader:
         return found
 
     def refuse_empty_items(self) -> None:
-        """Refuse lists whose items are of a type that was defined behind them, and takes no bytes."""
-        for name, path in self.items:
-            self._refuse_empty(self._defined.get(name), path)
-
-    def _refuse_empty(self, items: _Part | None, path: str) -> None:
-        if items is not None and items.is_empty:
-            raise ValueError(f"{path} is a list of items that take no bytes: a few bytes would claim any number of them")
+        """Refuse lists of items that take no bytes, once each type is known that is named before it is defined."""
+        for items, namespace, path in self._items:
+            names = {f"{namespace}.{items.schema}", items.schema} if isinstance(items.schema, str) else ()
+            if items.is_empty or any(self._defined[each].is_empty for each in names if each in self._defined):
+                raise ValueError(f"{path} is a list of items that take no bytes: a few bytes would claim any number of them")
 
     def _refuse_names(self, what: str, names: Sequence[Any], *, are_once: bool = False) -> None:
         """Refuse names that Avro's parser does not accept, and, with `are_once`, repeated ones."""
